@@ -13,7 +13,9 @@ DraftChooser::DraftChooser(std::vector<TreeChooser> methods) : trees_(std::move(
 TreeLimits DraftChooser::choose(const TreeChooser::Batch& batch) {
     batch_ = batch;
     if (methods_ && batch.sequences > 0)
-        method_ = static_cast<std::size_t>(methods_->choose(batch.sequences, batch.context));
+        method_ = static_cast<std::size_t>(methods_->choose({.sequences = batch.sequences,
+                                                             .context = batch.context,
+                                                             .pauses = trees_[methods_->preferred()].pauses()}));
     TreeLimits limits = trees_[method_].choose(batch);
     limits.method = static_cast<std::int64_t>(method_);
     return limits;
@@ -35,7 +37,7 @@ void DraftChooser::verified(const TokenTree& tree, std::span<const std::int32_t>
 void DraftChooser::record(const TreeChooser::Step& step) {
     trees_[method_].record(step);
     for (std::size_t other = 0; other < trees_.size(); ++other) {
-        if (other != method_) trees_[other].pass_over(batch_, step);
+        if (other != method_) trees_[other].pass_over(step);
     }
     if (methods_ && step.measured && step.sequences == batch_.sequences && batch_.sequences > 0)
         methods_->record(step.draft_seconds + step.forward_seconds + step.verify_seconds, step.tokens);

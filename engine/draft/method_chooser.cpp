@@ -12,18 +12,18 @@ constexpr double slow = 0.1;      // weight of a new step in the mean of the rec
 constexpr double repeated = 1.5;  // steps of one passage resemble each other: they say less than independent ones
 constexpr double passage = 0.03;  // standard deviation of log(rate) between passages of a text
 // The first steps with a method do not count: it still chooses its trees; later on draft models catch up.
-constexpr std::int64_t first_settling = 12, settling = 4;
+constexpr std::int64_t first_settling = 16, settling = 4;
 constexpr double max_settling_loss = 8;              // preferred steps, after which they count all the same
-constexpr double min_counted = 8, max_counted = 32;  // steps of a trial
+constexpr double min_counted = 8, max_counted = 40;  // steps of a trial
 constexpr double max_trial_loss = 24;                // preferred steps
 constexpr double min_gain = 0.01;  // log of the ratio of rates from which on the other method is preferred
 constexpr double clear = 2;        // standard errors of a clear difference
 constexpr std::int64_t shortest_interval = 32, longest_interval = 4096;  // steps between trials
 // Cost of trials: a share of the elapsed time, and some steps at the start.
-constexpr double trial_share = 0.01, first_trials = 16;
+constexpr double trial_share = 0.01, first_trials = 32;
 // Standard deviation of what the comparison may have changed by since the last trial: each time, and by a text that has
 // doubled.
-constexpr double drift = 0.02, drift_of_doubling = 0.2;
+constexpr double drift = 0.06, drift_of_doubling = 0.3;
 
 }  // namespace
 
@@ -57,28 +57,32 @@ bool MethodChooser::settles() const {
            (!on_trial() || visit_.lost <= limit);
 }
 
-/// Whether the decoding sequences are unlike those of the last trial.
-bool MethodChooser::has_changed() const {
-    return context_ >= 2 * tried_context_ || sequences_ >= 2 * tried_sequences_ || 2 * sequences_ <= tried_sequences_;
+bool MethodChooser::Conditions::differ_from(const Conditions& before) const {
+    return 2 * context >= 3 * before.context || sequences >= 2 * before.sequences ||
+           2 * sequences <= before.sequences || (pauses && !before.pauses);
 }
 
 bool MethodChooser::may_try() const {
     const MeasuredRate& now = rates_[preferred_];
     if (now.steps() < min_counted) return false;
-    const bool due = visit_.steps >= interval_ || (has_changed() && visit_.steps >= shortest_interval);
+    const bool due = visit_.steps >= interval_ || (now_.differ_from(tried_) && visit_.steps >= shortest_interval);
     return due && lost_ + trial_cost_ <= trial_share * elapsed_ + first_trials * now.step_seconds();
 }
 
-/// Both methods' rates of about the same time, so that neither the machine's speed nor the text decides.
+/// Compares rates of about the same time, so that neither the machine's speed nor the passage decides.
+MethodChooser::Ratio MethodChooser::seen_in_trial() const {
+    return {.mean = std::log(rates_[1].rate() / rates_[0].rate()),
+            .variance = rates_[0].log_variance() + rates_[1].log_variance()};
+}
+
 MethodChooser::Ratio MethodChooser::ratio_after_trial() const {
-    const double doublings =
-        tried_context_ > 0 ? std::log2(std::max<double>(context_, 1) / static_cast<double>(tried_context_)) : 0;
-    const double changed = drift_of_doubling * doublings;
+    const double growth = static_cast<double>(std::max<std::int64_t>(now_.context, 1)) /
+                          static_cast<double>(std::max<std::int64_t>(tried_.context, 1));
+    const double changed = tried_.context > 0 ? drift_of_doubling * std::log2(growth) : 0;
     const double before = ratio_.variance + drift * drift + changed * changed;
-    const double seen = std::log(rates_[1].rate() / rates_[0].rate());
-    const double noise = rates_[0].log_variance() + rates_[1].log_variance();
-    const double weight = before / (before + noise);
-    return {.mean = ratio_.mean + weight * (seen - ratio_.mean), .variance = (1 - weight) * before};
+    const Ratio seen = seen_in_trial();
+    const double weight = before / (before + seen.variance);
+    return {.mean = ratio_.mean + weight * (seen.mean - ratio_.mean), .variance = (1 - weight) * before};
 }
 
 bool MethodChooser::trial_is_over() const {
@@ -86,7 +90,7 @@ bool MethodChooser::trial_is_over() const {
     if (visit_.lost > max_trial_loss * rates_[preferred_].step_seconds()) return counted >= 2;
     if (counted < min_counted) return false;
     return static_cast<double>(visit_.steps) >= max_counted + (visited_[visit_.method] ? settling : first_settling) ||
-           ratio_after_trial().is_clear();
+           seen_in_trial().is_clear();
 }
 
 void MethodChooser::begin_visit(std::int64_t method) {
@@ -95,8 +99,7 @@ void MethodChooser::begin_visit(std::int64_t method) {
 
 void MethodChooser::end_trial() {
     ratio_ = ratio_after_trial();
-    tried_sequences_ = sequences_;
-    tried_context_ = context_;
+    tried_ = now_;
     visited_ = {true, true};
     trial_cost_ = std::max(visit_.lost, 0.0);
     const double gain = preferred_ == 0 ? ratio_.mean : -ratio_.mean;
@@ -110,9 +113,8 @@ void MethodChooser::end_trial() {
     visit_.steps = 0;
 }
 
-std::int64_t MethodChooser::choose(std::int64_t sequences, std::int64_t context) {
-    sequences_ = sequences;
-    context_ = context;
+std::int64_t MethodChooser::choose(const Conditions& now) {
+    now_ = now;
     if (on_trial()) {
         if (trial_is_over()) end_trial();
     } else if (may_try()) {

@@ -1,7 +1,8 @@
 // Chooses between two draft methods by tokens per second of whole steps, measured while they run. It drafts with the
 // better one and tries the other one again and again: soon while the comparison is uncertain, then at growing
-// intervals, within about 1 % of the time, and sooner once the text has doubled or another number of sequences decodes.
-// Called by DraftChooser on a group's first rank, only under `coupled`, where measured time cannot change the text.
+// intervals, within about 1 % of the time, and sooner once the better one pauses, the text has grown by half or another
+// number of sequences decodes. Called by DraftChooser on a group's first rank, only under `coupled`, where measured
+// time cannot change the text.
 #pragma once
 
 #include <array>
@@ -27,8 +28,15 @@ class MeasuredRate {
 
 class MethodChooser {
   public:
-    /// The method of the next step, 0 or 1. `sequences` decode, with `context` positions each in the mean.
-    std::int64_t choose(std::int64_t sequences, std::int64_t context);
+    struct Conditions {
+        std::int64_t sequences = 0;  ///< that decode
+        std::int64_t context = 0;    ///< mean number of positions of a sequence
+        bool pauses = false;         ///< the preferred method does not draft
+        /// Whether they are so unlike those of the last trial, `before`, that the other method may be the faster one.
+        [[nodiscard]] bool differ_from(const Conditions& before) const;
+    };
+    /// The method of the next step, 0 or 1.
+    std::int64_t choose(const Conditions& now);
     /// Time and tokens of the step, if its time covers nothing but decoding.
     void record(double seconds, std::int64_t tokens);
 
@@ -47,7 +55,6 @@ class MethodChooser {
     };
     [[nodiscard]] bool on_trial() const { return visit_.method != preferred_; }
     [[nodiscard]] bool settles() const;
-    [[nodiscard]] bool has_changed() const;
     [[nodiscard]] bool may_try() const;
     [[nodiscard]] bool trial_is_over() const;
     void begin_visit(std::int64_t method);
@@ -58,6 +65,7 @@ class MethodChooser {
         double mean = 0, variance = 0.25;
         [[nodiscard]] bool is_clear() const;
     };
+    [[nodiscard]] Ratio seen_in_trial() const;
     [[nodiscard]] Ratio ratio_after_trial() const;
 
     std::array<MeasuredRate, 2> rates_;
@@ -65,10 +73,9 @@ class MethodChooser {
     Visit visit_;
     Ratio ratio_;
     std::int64_t preferred_ = 0;
-    std::int64_t sequences_ = 0, context_ = 0;              ///< of the next step
-    std::int64_t tried_sequences_ = 0, tried_context_ = 0;  ///< of the last trial
-    std::int64_t interval_ = 0;                             ///< steps between the last trial and the next
-    double elapsed_ = 0, lost_ = 0, trial_cost_ = 0;        ///< seconds; the cost of the last trial
+    Conditions now_, tried_;                          ///< of the next step, of the last trial
+    std::int64_t interval_ = 0;                       ///< steps between the last trial and the next
+    double elapsed_ = 0, lost_ = 0, trial_cost_ = 0;  ///< seconds; the cost of the last trial
 };
 
 }  // namespace longhaul::engine

@@ -229,23 +229,19 @@ TreeLimits TreeChooser::choose(const Batch& batch) {
         return limits_ = {.depth = 0, .width = 0};
     }
     ++step_;
-    set_batch(batch);
-    return limits_ = next_trees();
-}
-
-void TreeChooser::set_batch(const Batch& batch) {
     if (batch.sequences != batch_.sequences) chosen_ = {};
     batch_ = batch;
+    return limits_ = next_trees();
 }
 
 void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended) {
     if (limits_.depth > 0) acceptance_.record(tree, accepted, ended, limits_.width);
 }
 
-/// Updates the corrections of the target's costs from a measured step; `forward`: the time of its pass without
-/// interruptions.
-void TreeChooser::weigh_pass(const Step& step, double forward) {
+/// Updates the cost corrections and the balance of losses from a measured step.
+void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
+    const double forward = without_interruption(step.forward_seconds, target_seconds(static_cast<double>(rows)));
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
@@ -257,14 +253,7 @@ void TreeChooser::weigh_pass(const Step& step, double forward) {
     const double verify = step.verify_seconds / tokens;
     verify_seconds_ +=
         (verify_seconds_ == 0 ? 1 : slow) * (std::min(verify, 3 * verify_seconds_ + 1e-3) - verify_seconds_);
-    elapsed_ += step.draft_seconds + step.forward_seconds + step.verify_seconds;
-}
-
-/// Updates the cost corrections and the balance of losses from a measured step.
-void TreeChooser::weigh(const Step& step) {
-    const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    const double forward = without_interruption(step.forward_seconds, target_seconds(static_cast<double>(rows)));
-    weigh_pass(step, forward);
+    elapsed_ += seconds;
     NgramGain& gain = ngrams_[limits_.depth > 0 ? 1 : 0];
     const auto sequences = static_cast<double>(batch_.sequences);
     gain.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - gain.rows);
@@ -273,7 +262,6 @@ void TreeChooser::weigh(const Step& step) {
     const Candidate tree = sized(limits_);
     const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
-    const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;
@@ -289,22 +277,20 @@ void TreeChooser::end_probe() {
     next_probe_ = step_ + pause_;
 }
 
-void TreeChooser::pass_over(const Batch& batch, const Step& step) {
-    if (batch.sequences == 0) return;
-    set_batch(batch);
-    drafted_before_ = false;
-    if (step.measured && step.sequences == batch_.sequences) {
-        const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-        weigh_pass(step, without_interruption(step.forward_seconds, target_seconds(static_cast<double>(rows))));
-    }
+// Times of the other method's passes are not recorded: beside another model's drafts, and in other sizes, they made
+// this method's drafts pause where they paid.
+void TreeChooser::pass_over(const Step& step) {
+    if (step.sequences == 0) return;
+    if (step.measured) elapsed_ += step.draft_seconds + step.forward_seconds + step.verify_seconds;
     drafted_before_ = true;
-    not_drafted_ += step.tokens / batch_.sequences;
+    not_drafted_ += step.tokens / step.sequences;
     --next_probe_;
 }
 
 void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
-    if (step.measured && step.sequences == batch_.sequences) weigh(step);
+    if (step.measured && step.sequences == batch_.sequences)
+        weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
     drafted_before_ = limits_.depth > 0;
     not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
     if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();

@@ -66,7 +66,7 @@ class TreeChooser {
     /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
     /// Called in place of choose(), verified() and record() after a step in which another method drafted.
-    void pass_over(const Batch& batch, const Step& step);
+    void pass_over(const Step& step);
 
     /// Whether the drafter has to read the text that it did not draft for.
     [[nodiscard]] bool follows_text() const { return family_.follows_text; }
@@ -100,9 +100,7 @@ class TreeChooser {
     TreeLimits next_trees();
     void pause();
     void end_probe();
-    void set_batch(const Batch& batch);
-    void weigh_pass(const Step& step, double forward);
-    void weigh(const Step& step);
+    void weigh(const Step& step, double seconds);
 
     TreeFamily family_;
     CostModel target_;

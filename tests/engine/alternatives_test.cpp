@@ -5,6 +5,7 @@
 
 #include "engine/draft/drafter.hpp"
 #include "engine/error.hpp"
+#include "engine/verify/verifier.hpp"
 #include "tests/engine/replica_harness.hpp"
 
 namespace longhaul::engine {
