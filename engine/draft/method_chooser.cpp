@@ -16,9 +16,11 @@ constexpr std::int64_t first_settling = 16, settling = 4;
 constexpr double max_settling_loss = 8;              // preferred steps, after which they count all the same
 constexpr double min_counted = 8, max_counted = 40;  // steps of a trial
 constexpr double max_trial_loss = 24;                // preferred steps
-constexpr double min_gain = 0.01;  // log of the ratio of rates from which on the other method is preferred
-constexpr double clear = 2;        // standard errors of a clear difference
-constexpr std::int64_t shortest_interval = 32, longest_interval = 4096;  // steps between trials
+constexpr double min_gain = 0.01;   // log of the ratio of rates from which on the other method is preferred
+constexpr double clear = 2;         // standard errors of a clear difference
+constexpr double max_surprise = 2;  // cap on what a trial says otherwise than those before, in standard errors
+// Steps between trials; `longest_unclear`: while the difference is not clear.
+constexpr std::int64_t shortest_interval = 32, longest_interval = 4096, longest_unclear = 128;
 // Cost of trials: a share of the elapsed time, and some steps at the start.
 constexpr double trial_share = 0.01, first_trials = 32;
 // Standard deviation of what the comparison may have changed by since the last trial: each time, and by a text that has
@@ -82,7 +84,10 @@ MethodChooser::Ratio MethodChooser::ratio_after_trial() const {
     const double before = ratio_.variance + drift * drift + changed * changed;
     const Ratio seen = seen_in_trial();
     const double weight = before / (before + seen.variance);
-    return {.mean = ratio_.mean + weight * (seen.mean - ratio_.mean), .variance = (1 - weight) * before};
+    // The machine may have become faster or slower between the two measurements.
+    const double limit = max_surprise * std::sqrt(before + seen.variance);
+    const double surprise = std::clamp(seen.mean - ratio_.mean, -limit, limit);
+    return {.mean = ratio_.mean + weight * surprise, .variance = (1 - weight) * before};
 }
 
 bool MethodChooser::trial_is_over() const {
@@ -104,12 +109,14 @@ void MethodChooser::end_trial() {
     trial_cost_ = std::max(visit_.lost, 0.0);
     const double gain = preferred_ == 0 ? ratio_.mean : -ratio_.mean;
     if (gain < min_gain) {
-        interval_ = decided() ? std::clamp(2 * interval_, shortest_interval, longest_interval) : shortest_interval;
+        // A difference that is not clear after several trials is small.
+        interval_ = std::clamp(decided() ? 2 * interval_ : interval_ * 3 / 2, shortest_interval,
+                               decided() ? longest_interval : longest_unclear);
         begin_visit(preferred_);
         return;
     }
     preferred_ = visit_.method;  // the visit goes on
-    interval_ = shortest_interval;
+    interval_ = std::max(interval_ / 2, shortest_interval);
     visit_.steps = 0;
 }
 

@@ -174,7 +174,7 @@ TEST(Alternatives, PlansCountItsNodesAndItsMemory) {
         options.tree = "auto";
         options.models = std::move(models);
         auto drafter = make_drafter({options, model.get()});
-        EXPECT_EQ(drafter->max_nodes(), max_tree_nodes(options, options.shape())) << method;
+        EXPECT_LE(drafter->max_nodes(), max_tree_nodes(options, options.shape())) << method;
         return drafter;
     };
     const auto both = made("self-or-sd", {model.get(), model.get()});

@@ -117,7 +117,7 @@ TEST(DraftModels, ACopyThatDoesNotFitLeavesTheDraftModel) {
     const auto target = engine::Model::load(LONGHAUL_DEMO_MODEL, engine::Precision::bf16, *device, *group);
     Settings settings = drafting(draft_folder);
     settings.model = LONGHAUL_DEMO_MODEL;
-    settings.packed_weights = "off";
+    settings.packed_weights = "";
     settings.tensor_parallel = 1;
     settings.draft = "self-or-sd";
     settings.draft_tree = "auto";

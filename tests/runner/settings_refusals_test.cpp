@@ -338,10 +338,12 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
          "temperature"},
         {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, tokenswift and "
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "self"}, {"draft-passes", "2"}},
          "draft-passes: expected its default with draft = self, got 2; only draft = tokenswift has it"},
@@ -368,7 +370,8 @@ TEST(Settings, DraftKeysGoTogether) {
         // Earlier versions wrote these into every job file.
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
