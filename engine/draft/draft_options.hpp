@@ -32,7 +32,8 @@ struct DraftOptions {
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    /// Loaded models that draft (`self`, `tokenswift`: the target's copy, or the target); must outlive the replica.
+    /// Loaded models that draft; the last one of a method that copies the target is the copy, or the target. They must
+    /// outlive the replica.
     std::vector<Model*> models;
     PartialCache partial_cache;   ///< of methods that copy the target
     std::int64_t passes = 1;      ///< of the drafting model before its heads: the first levels of the tree
@@ -59,6 +60,19 @@ struct DraftOptions {
     /// Whether the size of the trees is left to the program.
     [[nodiscard]] bool adapts_tree() const { return !tree.is_given() || tree.is_auto(); }
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }
+
+    /// The options of one of DraftMethod::alternatives, with its own models: the last of `models` is the target or its
+    /// copy, the others are draft models.
+    [[nodiscard]] DraftOptions alternative(std::size_t index) const {
+        DraftOptions one = *this;
+        one.method = method->alternatives.at(index);
+        if (one.method->copies_target) {
+            one.models = {models.back()};
+        } else {
+            one.models.pop_back();
+        }
+        return one;
+    }
 };
 
 }  // namespace longhaul::engine

@@ -112,6 +112,7 @@ struct Proposal {
     std::int64_t text_depth = 0;  ///< levels until the text must end
     /// At most text_depth, and the tree size chosen for this step; depth 0: drafting with models pauses.
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
+    std::int64_t method = 0;  ///< TreeLimits::method; the same for all proposals of a step
     // If Drafter::adapts:
     double min_probability = 0;    ///< n-grams with a smaller acceptance estimate do not pay
     TreePrices prices{};           ///< likewise, drafts of models

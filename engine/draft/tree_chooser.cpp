@@ -277,6 +277,16 @@ void TreeChooser::end_probe() {
     next_probe_ = step_ + pause_;
 }
 
+// Times of the other method's passes are not recorded: beside another model's drafts, and in other sizes, they made
+// this method's drafts pause where they paid.
+void TreeChooser::pass_over(const Step& step) {
+    if (step.sequences == 0) return;
+    if (step.measured) elapsed_ += step.draft_seconds + step.forward_seconds + step.verify_seconds;
+    drafted_before_ = true;
+    not_drafted_ += step.tokens / step.sequences;
+    --next_probe_;
+}
+
 void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
     if (step.measured && step.sequences == batch_.sequences)

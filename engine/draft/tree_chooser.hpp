@@ -67,6 +67,11 @@ class TreeChooser {
     void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
     /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
+    /// Called in place of choose(), verified() and record() after a step in which another method drafted.
+    void pass_over(const Step& step);
+
+    /// Whether the drafter has to read the text that it did not draft for.
+    [[nodiscard]] bool follows_text() const { return family_.follows_text; }
 
   private:
     struct Candidate {

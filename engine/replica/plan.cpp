@@ -219,20 +219,26 @@ void Replica::State::plan_admissions(StepHeader& header) {
 /// Only under `coupled`, where trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
-    if (drafter->adapts() && !options.draft.tree_limits) {
-        header.min_probability = economy.min_probability();
-        header.prices = {.node = economy.min_node_probability(),
-                         .level = economy.min_level_probability(),
-                         .sure_ngram = economy.sure_probability()};
-    }
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();
         header.feed_drafter = header.trees.depth > 0;
+    } else if (chooser) {
+        header.trees = chooser->choose(decoding_batch());
+        header.feed_drafter = chooser->feeds();
     }
-    if (!chooser) return;
+    if (!drafter->adapts() || options.draft.tree_limits) return;
+    const DraftEconomy& economy = economies.at(header.trees.method);
+    header.min_probability = economy.min_probability();
+    header.prices = {.node = economy.min_node_probability(),
+                     .level = economy.min_level_probability(),
+                     .sure_ngram = economy.sure_probability()};
+}
+
+/// The sequences that decode in the next step.
+TreeChooser::Batch Replica::State::decoding_batch() const {
     TreeChooser::Batch batch{.sequences = 0, .context = 0, .prompt = 0};
     for (const auto& sequence : in_flight) {
-        if (sequence->prefilling() && (!chooser->pauses() || sequence->kv->committed() < sequence->num_tokens() - 1))
+        if (sequence->prefilling() && (chooser->feeds() || sequence->kv->committed() < sequence->num_tokens() - 1))
             continue;
         ++batch.sequences;
         batch.context += sequence->num_tokens();
@@ -240,8 +246,7 @@ void Replica::State::plan_trees(StepHeader& header) {
     }
     batch.context /= std::max<std::int64_t>(batch.sequences, 1);
     batch.prompt /= std::max<std::int64_t>(batch.sequences, 1);
-    header.trees = chooser->choose(batch);
-    header.feed_drafter = !chooser->pauses();
+    return batch;
 }
 
 StepHeader Replica::State::plan() {

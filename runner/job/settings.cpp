@@ -124,14 +124,15 @@ class Origins {
 
 /// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
 engine::DraftMethodRef chosen_method(const Settings& settings) {
+    const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
     if (settings.draft_model.empty()) {
         if (!settings.is_coupled()) return "ngram";
-        const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
         return chooses && engine::holds_chained_heads(settings.model) ? "tokenswift" : "self";
     }
     if (settings.draft_model.size() > 1) return "specinfer";
     const std::string of_layer = engine::method_of_draft_layer(settings.draft_model.front());
-    return of_layer.empty() ? "sd" : of_layer;
+    if (!of_layer.empty()) return of_layer;
+    return settings.is_coupled() && chooses ? "self-or-sd" : "sd";
 }
 
 /// `draft-precision` of a job that gives none. It decides the drafts, and under the sampling rules the text.

@@ -194,9 +194,9 @@ Key partial_cache_key() {
     return {
         .info = {.key = "partial-cache",
                  .value_name = "TOKENS|auto",
-                 .help =
-                     "positions of the text that a draft pass of draft = self or tokenswift reads: more than 16, with "
-                     "dynamic and static at least 256"},
+                 .help = "positions of the text that a draft pass of draft = self, self-or-sd, tokenswift and triforce "
+                         "reads: more than 16, with "
+                         "dynamic and static at least 256"},
         .kind = Kind::draft,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.partial_cache = value == "auto" ? 0 : parse_integer(value, 17, max_tokens); },
@@ -431,7 +431,8 @@ Section draft_section() {
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "draft = lyanna: re-samples where more levels than this remain; 0 = always"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
-                "weights that draft = self, tokenswift and triforce draft with; same = the model's own, no copy"),
+                "weights that draft = self, self-or-sd, tokenswift and triforce draft with; same = the model's own, no "
+                "copy"),
          draft_passes_key(), partial_cache_key(),
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
                 {"window", "full", "dynamic", "static"}, {},

@@ -99,7 +99,7 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .models = {},
             .partial_cache = {.mode = partial_mode(settings.partial_cache_mode),
                               .max_positions = settings.partial_cache,
-                              .of_prompt = settings.draft->part != engine::DraftPart::none},
+                              .of_prompt = settings.draft->chained_heads || settings.draft->has_two_stages()},
             .passes = passes_of(settings),
             .before_filters = settings.verify == engine::VerifyRule::tokenswift_paper,
             .resample = resample_of(settings.resample),

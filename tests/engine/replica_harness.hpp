@@ -210,6 +210,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.accepted_ngram += item.statistics.accepted_ngram;
         result.sum.accepted_ngram_path += item.statistics.accepted_ngram_path;
         result.sum.accepted_resampled += item.statistics.accepted_resampled;
+        result.sum.draft_model_calls += item.statistics.draft_model_calls;
+        result.sum.accepted_draft_model += item.statistics.accepted_draft_model;
         result.sum.branched_trees += item.statistics.branched_trees;
         result.sum.resumes += item.statistics.resumes;
         result.sum.recomputed_rows += item.statistics.recomputed_rows;

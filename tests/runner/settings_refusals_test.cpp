@@ -197,7 +197,8 @@ TEST(Settings, TheDraftMethodIsChosen) {
     EXPECT_EQ(chosen({}), "self auto");
     EXPECT_EQ(chosen({{"draft", "auto", ""}}), "self auto");
     EXPECT_EQ(chosen({{"draft-tree", "4x3:8", ""}}), "self 4x3:8");
-    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}), "sd auto");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}), "self-or-sd auto");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-tree", "5", ""}}), "sd 5") << "a shape is that of one method";
     EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-model", "/e", ""}}), "specinfer auto");
     EXPECT_EQ(chosen({{"verify", "recursive", ""}}), "ngram 4x8:16");
     EXPECT_EQ(chosen({{"verify", "rejection", ""}, {"draft-model", "/d", ""}}), "sd 4");
@@ -331,6 +332,12 @@ TEST(Settings, DraftKeysGoTogether) {
          "node (draft = sd, self)" +
              not_lossless},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}}, ""},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}}, ""},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}, {"draft-precision", "int8"}, {"draft-temperature", "1"}}, ""},
+        {{{"draft", "self-or-sd"}},
+         "draft-model: expected the folder of a draft model with draft = self-or-sd, got nothing"},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}, {"draft-tree", "4"}},
+         "draft-tree: expected auto with draft = self-or-sd, got '4'"},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}, {"partial-cache", "200"}},
          "partial-cache: expected at least 256 with partial-cache-mode = dynamic, got 200"},
         {{{"draft", "self"}, {"partial-cache-mode", "recent"}},
@@ -344,10 +351,12 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
          "temperature"},
         {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, tokenswift and "
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "self"}, {"draft-passes", "2"}},
          "draft-passes: expected its default with draft = self, got 2; only draft = tokenswift has it"},
@@ -374,7 +383,8 @@ TEST(Settings, DraftKeysGoTogether) {
         // Earlier versions wrote these into every job file.
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
