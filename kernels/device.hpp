@@ -313,6 +313,8 @@ class Device {
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
+    /// Copies between two places of device memory that do not overlap.
+    virtual void copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) = 0;
     /// Memory of Staging, 64-byte aligned; by default ordinary host memory.
     virtual std::byte* allocate_staging(std::size_t num_bytes);
     virtual void release_staging(std::byte* data, std::size_t num_bytes) noexcept;

@@ -44,11 +44,22 @@ static cuda::Arithmetic arithmetic_of(GpuArithmetic arithmetic) {
     throw std::logic_error("no such arithmetic");
 }
 
+/// The driver's reason: there is no GPU, there is no driver, or it is older than the CUDA version of the build.
+static std::string why_no_gpu() {
+    try {
+        cuda::use_gpu(0);
+    } catch (const DeviceError& error) {
+        return std::string(": ") + error.what();
+    }
+    return "";
+}
+
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
-                                    " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)");
+                                    " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)" +
+                                    (found == 0 ? why_no_gpu() : ""));
     }
     return std::make_unique<cuda::CudaDevice>(
         arithmetic_of(arithmetic), gpu,

@@ -71,4 +71,8 @@ void HostDevice::download(void* to_host, const std::byte* from, std::size_t num_
     if (num_bytes > 0) std::memcpy(to_host, from, num_bytes);
 }
 
+void HostDevice::copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) {
+    if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+}
+
 }  // namespace longhaul::kernels

@@ -19,6 +19,7 @@ class HostDevice : public Device {
     void release(std::byte* data, std::size_t num_bytes) noexcept final { release_host(data, num_bytes); }
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) final;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) final;
+    void copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) final;
     Buffer adopt(const std::byte* data, std::size_t num_bytes) final;
     void begin_pass(const PassRows& pass) override;
 

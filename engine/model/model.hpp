@@ -42,7 +42,7 @@ class Model {
                                        std::optional<kernels::DType> kv_dtype = {},
                                        const std::filesystem::path& packed_folder = {});
 
-    /// A model with random weights of the given shape (benchmarks).
+    /// A model with random weights of the given shape, the same in all layers (benchmarks).
     static std::unique_ptr<Model> random(const ModelConfig& config, Precision precision, kernels::Device& device,
                                          Group& group, std::uint64_t seed, std::optional<kernels::DType> kv_dtype = {});
     ~Model();

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 namespace longhaul::engine {
 namespace {
@@ -205,17 +206,33 @@ std::vector<std::string> FolderSource::bad_tensors() const {
     return names;
 }
 
+/// Uniform bf16 numbers in [-scale, scale), by threads, because a model of 8 billion parameters has a billion of them
+/// outside of its layers. Each is a hash of its index, so that it does not depend on the number of threads.
+static void fill_uniform(std::span<std::uint16_t> values, float scale, std::uint32_t start) {
+    const auto fill = [values, unit = scale * 0x1p-31F, start](std::size_t first, std::size_t end) {
+        for (std::size_t i = first; i < end; ++i) {
+            std::uint32_t hash = start + static_cast<std::uint32_t>(i) * 0x9e3779b1U;
+            hash = (hash ^ hash >> 15) * 0x85ebca77U;
+            const auto uniform = static_cast<float>(static_cast<std::int32_t>(hash ^ hash >> 13));
+            values[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(uniform * unit) >> 16);
+        }
+    };
+    constexpr std::size_t part = std::size_t{1} << 20;
+    const std::size_t wanted = std::min<std::size_t>(std::thread::hardware_concurrency(), values.size() / part);
+    const std::size_t threads = std::clamp<std::size_t>(wanted, 1, 16), each = (values.size() + threads - 1) / threads;
+    std::vector<std::jthread> workers;
+    for (std::size_t first = each; first < values.size(); first += each)
+        workers.emplace_back(fill, first, std::min(first + each, values.size()));
+    fill(0, std::min(each, values.size()));
+}
+
 WeightRows RandomSource::matrix(const TensorPart& part) {
-    std::uint64_t state = seed_ ^ std::hash<std::string>{}(part.tensor);
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(part.rows * part.columns));
+    const std::uint64_t start = (seed_ + 1) * 0x9e3779b97f4a7c15ULL ^ std::hash<std::string>{}(part.tensor);
+    const auto count = static_cast<std::size_t>(part.rows * part.columns);
+    held_.push_back(std::make_unique_for_overwrite<std::uint16_t[]>(count));
     const float scale = 1.7F / std::sqrt(static_cast<float>(part.columns));
-    for (std::uint16_t& value : values) {
-        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-        const float uniform = static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31F;
-        value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(uniform * scale) >> 16);
-    }
-    held_.push_back(std::move(values));
-    return {.data = reinterpret_cast<const std::byte*>(held_.back().data() +
+    fill_uniform({held_.back().get(), count}, scale, static_cast<std::uint32_t>(start ^ start >> 32));
+    return {.data = reinterpret_cast<const std::byte*>(held_.back().get() +
                                                        std::min(part.first_row, part.last_row()) * part.columns),
             .dtype = DType::bf16,
             .num_rows = part.present_rows(),

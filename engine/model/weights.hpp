@@ -191,7 +191,7 @@ class RandomSource final : public TensorSource {
 
   private:
     std::uint64_t seed_;
-    std::vector<std::vector<std::uint16_t>> held_;
+    std::vector<std::unique_ptr<std::uint16_t[]>> held_;
 };
 
 }  // namespace longhaul::engine

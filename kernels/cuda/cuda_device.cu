@@ -145,6 +145,10 @@ void CudaDevice::download(void* to_host, const std::byte* from, std::size_t num_
     state_->stream.synchronize();
 }
 
+void CudaDevice::copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) {
+    copy(state_->stream, to, from, num_bytes);
+}
+
 Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
     Buffer buffer(*this, num_bytes);
     upload(buffer.data(), data, num_bytes);

@@ -68,6 +68,7 @@ class CudaDevice final : public Device {
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
+    void copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) override;
     Buffer adopt(const std::byte* data, std::size_t num_bytes) override;
     void begin_pass(const PassRows& pass) override;
 

@@ -64,7 +64,7 @@ struct Nccl {
     decltype(&ncclRecv) receive{};
 };
 
-constexpr std::int64_t few_bytes = 1 << 20;  ///< max bytes a rank receives by all-gather
+constexpr std::int64_t few_bytes = 1 << 20;  ///< max bytes of all parts that a rank gathers
 
 /// The ranks connect within seconds; a pass over many rows of a large model may take longer.
 constexpr std::chrono::seconds connect_timeout{60}, pass_timeout{600}, disconnect_timeout{5};
@@ -105,7 +105,7 @@ class NcclLink final : public DeviceLink {
     void all_reduce(float* data, std::int64_t count) override {
         if (count == 0) return;
         if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
-        if (count * (size_ - 1) * static_cast<std::int64_t>(sizeof(float)) <= few_bytes) {
+        if (count * size_ * static_cast<std::int64_t>(sizeof(float)) <= few_bytes) {
             auto* const parts = parts_.get<float>(stream_, count * size_);
             queued(
                 nccl_.all_gather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));

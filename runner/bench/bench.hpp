@@ -64,7 +64,7 @@ struct BenchSetup {
     }
 };
 
-/// Passes of the whole model: "decode", "verify", "prefill".
+/// Passes of the whole model: "decode", "verify", "prefill", or "passes" for all of them.
 BenchTable bench_passes(BenchSetup& setup, const std::string& what);
 /// One layer's attention: 1K to 100K positions, 1 to 32 nodes, 1 to 8 query heads per KV head.
 BenchTable bench_attention(BenchSetup& setup);

@@ -1,4 +1,4 @@
-// `longhaul bench decode`, `verify` and `prefill`: forward passes of the whole model.
+// `longhaul bench decode`, `verify`, `prefill` and `passes` (all three): forward passes of the whole model.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -133,7 +133,10 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     const double flops = flops_of(model.config(), rows, context, prompt);
     const BenchTiming timing =
         time_against_ceilings(setup, engine::weight_types(model.precision()).layers, bytes, flops, repeats, run);
-    nlohmann::ordered_json line{{"rows", rows},
+    nlohmann::ordered_json line{{"pass", prompt      ? "prefill"
+                                         : rows == 1 ? "decode"
+                                                     : "verify"},
+                                {"rows", rows},
                                 {"context", context},
                                 {"seconds", timing.seconds},
                                 {"tokens_per_second", static_cast<double>(rows) / timing.seconds},
@@ -162,12 +165,13 @@ void measure_prefill(BenchSetup& setup, Model& model, BenchTable& table) {
     }
 }
 
-void measure_nodes(BenchSetup& setup, Model& model, bool decode, const engine::CostModel& costs, BenchTable& table) {
-    const std::int64_t context = setup.context;
-    if (decode) return measure(setup, model, 1, context, false, 9, &costs, table);
-    for (const std::int64_t nodes : row_counts(setup, {1, 2, 4, 8, 12, 16, 24, 32, 48, 64})) {
-        measure(setup, model, nodes, context, false, 5, &costs, table);
-    }
+void measure_decode(BenchSetup& setup, Model& model, const engine::CostModel* costs, BenchTable& table) {
+    measure(setup, model, 1, setup.context, false, 9, costs, table);
+}
+
+void measure_verify(BenchSetup& setup, Model& model, const engine::CostModel* costs, BenchTable& table) {
+    for (const std::int64_t nodes : row_counts(setup, {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}))
+        measure(setup, model, nodes, setup.context, false, 5, costs, table);
 }
 
 }  // namespace
@@ -186,17 +190,17 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
                                  {"share", "share %", 100, 1}},
                      .lines = {},
                      .details = {}};
+    const bool all = what == "passes";
     std::optional<engine::CostModel> costs;
-    if (what != "prefill") {
+    if (what == "decode" || what == "verify") {
         table.columns.push_back({"modelled_seconds", "cost model ms", 1e3, 2});
         costs = engine::CostModel::measure(*model);
     }
+    if (all) table.columns.insert(table.columns.begin(), {"pass", "pass"});
     for (std::int64_t round = 0; round < setup.rounds; ++round) {
-        if (what == "prefill") {
-            measure_prefill(setup, *model, table);
-        } else {
-            measure_nodes(setup, *model, what == "decode", *costs, table);
-        }
+        if (all || what == "decode") measure_decode(setup, *model, costs ? &*costs : nullptr, table);
+        if (all || what == "verify") measure_verify(setup, *model, costs ? &*costs : nullptr, table);
+        if (all || what == "prefill") measure_prefill(setup, *model, table);
     }
     return table;
 }

@@ -32,6 +32,10 @@ void TimedDevice::download(void* to_host, const std::byte* from, std::size_t num
     timed("copies", 0, 0, [&] { inner_.download(to_host, from, num_bytes); });
 }
 
+void TimedDevice::copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) {
+    timed("copies", 0, 0, [&] { inner_.copy_within(to, from, num_bytes); });
+}
+
 Matrix TimedDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
     return inner_.pack(dtype, parts, num_slices, slice_length);
 }

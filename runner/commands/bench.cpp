@@ -60,7 +60,7 @@ void print_table(const BenchTable& table) {
 }
 
 BenchTable measure(BenchSetup& setup, const std::string& what) {
-    if (what == "decode" || what == "verify" || what == "prefill") return bench_passes(setup, what);
+    if (what == "decode" || what == "verify" || what == "prefill" || what == "passes") return bench_passes(setup, what);
     if (what == "attention") return bench_attention(setup);
     if (what == "sampling") return bench_sampling(setup);
     if (what == "drafts") return bench_drafts(setup);
@@ -99,7 +99,7 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
 }
 
 void check_name(const std::string& what) {
-    const std::vector<std::string> names{"decode", "verify", "prefill", "attention",   "sampling",
+    const std::vector<std::string> names{"decode", "verify", "prefill", "passes",      "attention", "sampling",
                                          "drafts", "self",   "layers",  "speculation", "all-reduce"};
     if (std::find(names.begin(), names.end(), what) != names.end()) return;
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");

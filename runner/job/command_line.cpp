@@ -323,20 +323,18 @@ const std::vector<CommandSyntax>& command_table() {
                "random weights of this shape: 135m, 1.1b (default), 3b, 8b, gemma3-1b, mistral-7b, or with sliding "
                "windows in all layers 1.1b-window"},
               {"model", "FOLDER", "instead of a shape"},
-              {"rows", "NUMBER", "this number of rows only: verify, prefill"},
-              {"context", "NUMBER", "positions before the rows: decode, verify (512)"},
+              {"rows", "NUMBER", "this number of rows only: verify, prefill, passes"},
+              {"context", "NUMBER", "positions before the rows: decode, verify, passes (512)"},
               {"rounds", "NUMBER",
-               "speculation, self, layers: rounds whose medians are shown (3, 5, 9); decode, verify, prefill: "
-               "rounds, one "
-               "line each (1)"},
-              {"explain", "", "also split the time of a pass: decode, verify, prefill"},
+               "speculation, self, layers: rounds whose medians are shown (3, 5, 9); decode, verify, prefill, passes: "
+               "rounds, one line each (1)"},
+              {"explain", "", "also split the time of a pass: decode, verify, prefill, passes"},
               {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
-         .summary = "time decode, verify, prefill, attention, sampling, drafts, self, layers, speculation or "
-                    "all-reduce, beside "
-                    "the machine's limits",
+         .summary = "time decode, verify, prefill, passes (these three), attention, sampling, drafts, self, layers, "
+                    "speculation or all-reduce, beside the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more =
              "share = time at the measured bandwidth or peak (the larger) / time measured. On several "

@@ -72,5 +72,11 @@ target = torch.empty_like(source)
 bandwidth = 2.0 * source.numel() * 4 / seconds_of(2, lambda call: target.copy_(source))
 print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}: a copy moves {bandwidth * 1e-9:.0f} GB/s")
 del source, target
-products()
-attention()
+failed = False
+for section in (products, attention):
+    try:
+        section()
+    except RuntimeError as error:
+        print(f"error: {section.__name__}: {error}", flush=True)
+        failed = True
+sys.exit(failed)

@@ -1,4 +1,4 @@
-// The first GPU of this machine.
+// The first GPU of this machine. Without one the tests fail, with the driver's reason.
 #include "kernels/gpu_devices.hpp"
 #include "tests/engine/device_cases.hpp"
 
@@ -6,9 +6,7 @@ namespace longhaul::engine::testing {
 
 std::vector<DeviceCase> gpu_cases() {
     const auto maker = [](kernels::GpuArithmetic arithmetic) {
-        return [arithmetic]() -> std::unique_ptr<kernels::Device> {
-            return kernels::num_gpus() > 0 ? kernels::make_gpu_device(arithmetic, 0) : nullptr;
-        };
+        return [arithmetic]() -> std::unique_ptr<kernels::Device> { return kernels::make_gpu_device(arithmetic, 0); };
     };
     const auto with_library = [maker]() -> std::unique_ptr<kernels::Device> {
         try {

@@ -105,6 +105,10 @@ void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t nu
     inner_->download(to_host, inner(from), num_bytes);
 }
 
+void RemoteDevice::copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) {
+    later([=, this, to = inner(to), from = inner(from)] { inner_->copy_within(to, from, num_bytes); });
+}
+
 Matrix RemoteDevice::pack(DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                           std::int64_t slice_length) {
     return taken(inner_->pack(dtype, parts, num_slices, slice_length));

@@ -55,6 +55,7 @@ class RemoteDevice final : public kernels::Device {
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
+    void copy_within(std::byte* to, const std::byte* from, std::size_t num_bytes) override;
     kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                          std::int64_t slice_length) override;
     kernels::Matrix pack_gated(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,

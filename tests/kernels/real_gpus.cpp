@@ -1,4 +1,4 @@
-// The first GPU of this machine, as devices under test.
+// The first GPU of this machine, as devices under test. Without a GPU their tests fail, with the driver's reason.
 #include "kernels/cuda/cuda_device.hpp"
 #include "tests/kernels/eager_graphs.hpp"
 #include "tests/kernels/kernels_testing.hpp"
@@ -8,7 +8,6 @@ namespace {
 
 DeviceCase real(std::string name, cuda::Arithmetic arithmetic) {
     return {std::move(name), "an NVIDIA GPU", [arithmetic](int /*threads*/) -> std::unique_ptr<Device> {
-                if (cuda::num_gpus() == 0) return nullptr;
                 return std::make_unique<cuda::CudaDevice>(arithmetic, 0, eager_graphs);
             }};
 }
@@ -25,6 +24,7 @@ DeviceCase library_gpu() {
     DeviceCase device = real("cuda_cublas", cuda::Arithmetic::library);
     device.needs += " and cuBLASLt";
     device.make = [make = device.make](int threads) -> std::unique_ptr<Device> {
+        cuda::use_gpu(0);
         try {
             return make(threads);
         } catch (const DeviceError&) {

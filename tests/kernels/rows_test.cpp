@@ -138,6 +138,18 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
     }
 }
 
+TEST_P(RowsTest, CopiesWithinItsMemoryFollowWhatWasCalledBefore) {
+    const std::vector<float> x = Numbers(54).normals(1001);
+    const OnDevice from(*device_, x);
+    Guarded to(*device_, 999 * 4);
+    device_->add(from.floats(), from.floats(), 1001);
+    device_->copy_within(to.data(), from.data() + 4, 999 * 4);
+    device_->copy_within(to.data(), from.data(), 0);
+    ASSERT_TRUE(to.intact());
+    const std::vector<float> copied = to.values();
+    for (std::size_t i = 0; i < copied.size(); ++i) ASSERT_EQ(copied[i], 2 * x[i + 1]) << i;
+}
+
 /// Every float that silu can meet, in steps, through the device: up = 1 and gate = x give x / (1 + exp(-x)).
 TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
     Comparison comparison(GetParam());

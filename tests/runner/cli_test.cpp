@@ -143,9 +143,8 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"generate", "m", "--prompt=a", "--data=x"},
          "data: expected a key that `longhaul generate` uses, got '--data'; see `longhaul generate --help`"},
         {{"bench", "nothing"},
-         "bench: expected decode, verify, prefill, attention, sampling, drafts, self, layers, speculation or "
-         "all-reduce, got "
-         "'nothing'"},
+         "bench: expected decode, verify, prefill, passes, attention, sampling, drafts, self, layers, speculation or "
+         "all-reduce, got 'nothing'"},
         {{"bench", "all-reduce"}, "bench all-reduce: expected 2, 4 or 8 ranks, got 1; start it with `mpirun -n 2`"},
         {{"bench", "speculation", "--rounds=0"}, "rounds: expected a number from 1 to 1000, got '0'"},
         {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
