@@ -6,6 +6,7 @@
 #if defined(LONGHAUL_WITH_CUDA)
 #include "kernels/cuda/block_library.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/links.hpp"
 #endif
 
 namespace longhaul::kernels {
@@ -44,7 +45,11 @@ static cuda::Arithmetic arithmetic_of(GpuArithmetic arithmetic) {
     throw std::logic_error("no such arithmetic");
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
+bool built_with_nccl() {
+    return cuda::built_with_links();
+}
+
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches, SumOrder order) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
@@ -52,7 +57,7 @@ std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLa
     }
     return std::make_unique<cuda::CudaDevice>(
         arithmetic_of(arithmetic), gpu,
-        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none());
+        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none(), order);
 }
 
 #else
@@ -73,7 +78,12 @@ std::string gpu_library(int /*gpu*/) {
     return "";
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/) {
+bool built_with_nccl() {
+    return false;
+}
+
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/,
+                                        SumOrder /*order*/) {
     throw std::invalid_argument("this program was built without GPU kernels; configure it with -DLONGHAUL_CUDA=ON");
 }
 

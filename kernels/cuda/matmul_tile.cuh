@@ -116,15 +116,24 @@ struct TileTree {
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
         for_each_sum([&](int m, int n, int i) {
-            const std::int64_t at_output = output + m * tile_outputs + i / 2 * 8, at_row = row + n * 8 + i % 2;
-            if (at_output < job.num_outputs && at_row < job.num_rows) {
-                visit(sum[m][n][i], to + at_row * job.num_outputs + at_output);
-            }
+            const std::int64_t column = column_of(job, output + m * tile_outputs + i / 2 * 8);
+            const std::int64_t at_row = row + n * 8 + i % 2;
+            if (column >= 0 && at_row < job.num_rows) visit(sum[m][n][i], to + at_row * job.num_outputs + column);
+        });
+    }
+
+    /// Stores the gated outputs: a thread has the gates and their ups.
+    __device__ __forceinline__ void store_active() {
+        for_each_sum([&](int m, int n, int i) {
+            if (i >= 2) return;
+            const std::int64_t column = gated_column(output + m * tile_outputs), at_row = row + n * 8 + i;
+            if (column < job.gated_width && at_row < job.num_rows)
+                store_gated(job, at_row, column, sum[m][n][i], sum[m][n][i + 2]);
         });
     }
 
     /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
-    /// `to`.
+    /// `to`, or gates it.
     __device__ __forceinline__ void join(int slice, int slices, const TileSums& newest) {
         const auto place = [](int m, int n, int i) { return ((m * TileShape::NT + n) * 4 + i) * TileShape::threads; };
         const bool odd = slice % 2 == 1;
@@ -138,6 +147,7 @@ struct TileTree {
             for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair[place(m, n, i)], sum[m][n][i]); });
         }
         if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
+        if (slice + 1 == slices && job.gated_width != 0 && job.split == 1) return store_active();
         if (slice == 3 || slice + 1 == slices) for_each_output([](float s, float* at) { *at = s; });
     }
 };

@@ -345,6 +345,9 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
     if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())
         add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
             "");
+    if (!faults.has("device") && settings.all_reduce == "nccl" && settings.device != "cuda")
+        add("all-reduce", "all-reduce", "ordered with device = " + settings.device, shown(settings.all_reduce),
+            "NCCL connects NVIDIA GPUs");
     check_drafts(settings, origins, faults);
     check_resampling(settings, origins, faults);
     check_layer_folders(settings, origins, faults);

@@ -39,6 +39,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"tensor-parallel", "1", ""},
                                            {"threads", "0", ""},
                                            {"kernels", "auto", ""},
+                                           {"all-reduce", "ordered", ""},
                                            {"packed-weights", "off", ""},
                                            {"memory", "auto", ""},
                                            {"host-memory", "0", ""},
@@ -382,7 +383,7 @@ TEST(Settings, KindsOfKeys) {
          {"task",       "seed",           "prompt-tokens", "temperature",    "precision", "kv-precision",
           "device",     "verify",         "stop",          "ignore-eos",     "token-ids", "add-bos",
           "overlong",   "penalty-window", "stop-loops",    "dry-multiplier", "dry-base",  "dry-allowed-length",
-          "dry-window", "dry-breakers",   "no-such-key"}) {
+          "dry-window", "dry-breakers",   "all-reduce",    "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
