@@ -65,7 +65,8 @@ class Product {
         if (job_.num_rows <= max_stream_rows) return stream<4, 8, 3, 4>();
         using Shape = TileShape;
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
-        launch(stream_, tile_matmul, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
+        const auto kernel = job_.gated_width == 0 ? tile_matmul<false> : tile_matmul<true>;
+        launch(stream_, kernel, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     template <DType type>

@@ -104,7 +104,8 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
     }
 }
 
-/// One thread's part of the tree of slices.
+/// One thread's part of the tree of slices. Gated matrices have a kernel of their own: registers are scarce.
+template <bool is_gated>
 struct TileTree {
     const MatmulJob& job;
     std::int64_t output, row;  ///< of the thread's first sum
@@ -116,7 +117,9 @@ struct TileTree {
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
         for_each_sum([&](int m, int n, int i) {
-            const std::int64_t column = column_of(job, output + m * tile_outputs + i / 2 * 8);
+            const std::int64_t output_index = output + m * tile_outputs + i / 2 * 8;
+            std::int64_t column = output_index < job.num_outputs ? output_index : -1;
+            if constexpr (is_gated) column = column_of(job, output_index);
             const std::int64_t at_row = row + n * 8 + i % 2;
             if (column >= 0 && at_row < job.num_rows) visit(sum[m][n][i], to + at_row * job.num_outputs + column);
         });
@@ -147,12 +150,15 @@ struct TileTree {
             for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair[place(m, n, i)], sum[m][n][i]); });
         }
         if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
-        if (slice + 1 == slices && job.gated_width != 0 && job.split == 1) return store_active();
+        if constexpr (is_gated) {
+            if (slice + 1 == slices && job.split == 1) return store_active();
+        }
         if (slice == 3 || slice + 1 == slices) for_each_output([](float s, float* at) { *at = s; });
     }
 };
 
 /// Grid: groups of 128 rows; groups of 128 outputs; subtrees of slices.
+template <bool is_gated>
 __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob job) {
     using Shape = TileShape;
     std::byte* const shared = shared_memory<std::byte>();
@@ -162,10 +168,10 @@ __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob j
     const int weight_at = warp % 2 * Shape::MT * 1024 + lane * 16;
     const int input_at = warp / 2 * Shape::NT * 512 + lane * 16;
     const TileQueue queue(job, shared, first_tile, first_row);
-    TileTree tree{job, (first_tile + warp % 2 * Shape::MT) * tile_outputs + lane / 4,
-                  first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2,
-                  reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread,
-                  job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs};
+    TileTree<is_gated> tree{job, (first_tile + warp % 2 * Shape::MT) * tile_outputs + lane / 4,
+                            first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2,
+                            reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread,
+                            job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs};
 
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
     const int first_slice = static_cast<int>(blockIdx.z) * slices;
