@@ -48,8 +48,8 @@ def faults_of(log, architectures, kernels=HOT_KERNELS):
     uses = uses_of(log)
     faults = []
     for kernel in kernels:
-        # As mangled: the length of the name, then the name.
-        part = re.compile(rf"(?<!\d){len(kernel)}{kernel}")
+        # As mangled: the length of the name, the name, then its template arguments or the end of the nested name.
+        part = re.compile(rf"{len(kernel)}{kernel}[IE]")
         for architecture in architectures:
             mine = {name: use for (name, arch), use in uses.items() if arch == architecture and part.search(name)}
             if not mine:

@@ -7,7 +7,7 @@ from check_kernel_resources import faults_of
 
 
 def compiled(name, architecture="sm_90", stack=0, stores=0, loads=0):
-    mangled = f"_ZN8longhaul7kernels4cuda62_GLOBAL__N__b0_9_matmul_cu_{len(name)}{name}ILi4ELi8EEEvNS1_9MatmulJobE"
+    mangled = f"_ZN8longhaul7kernels4cuda62_GLOBAL__N__b0_9_matmul_cu_9770cda3{len(name)}{name}ILi4ELi8EEEvNS1_9MatmulJobE"
     return f"""[7/9] Building CUDA object kernels/matmul.cu.o
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '{mangled}' for '{architecture}'
