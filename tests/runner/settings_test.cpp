@@ -198,6 +198,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "token-ids",
                                      "baseline",
                                      "allow-device-change",
+                                     "all-reduce",
                                      "column",
                                      "split"};
     EXPECT_EQ(keys, stay);
@@ -210,8 +211,11 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
     for (const char* key : {"mode", "window", "stride", "stop-loops", "dry-multiplier", "dry-base",
-                            "dry-allowed-length", "dry-window", "dry-breakers"})
+                            "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
         EXPECT_FALSE(has(Settings(), key));
+    Settings by_nccl;
+    by_nccl.all_reduce = "nccl";
+    EXPECT_TRUE(has(by_nccl, "all-reduce"));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
