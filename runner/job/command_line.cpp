@@ -332,7 +332,7 @@ const std::vector<CommandSyntax>& command_table() {
               {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
-                                  "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
+                                  "packed-weights", "draft-tree", "draft-precision", "partial-cache", "all-reduce"}),
          .summary = "time decode, verify, prefill, passes (these three), attention, sampling, drafts, self, layers, "
                     "speculation or all-reduce, beside the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",

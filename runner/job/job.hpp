@@ -58,6 +58,7 @@ struct Settings {
     std::int64_t tensor_parallel = 1;
     std::int64_t threads = 0;
     std::string kernels = "auto";
+    std::string all_reduce = "ordered";
     std::filesystem::path packed_weights;  // "": off; "auto": see packed_folder()
     std::int64_t memory = 0;               // bytes; 0 = auto
     std::int64_t host_memory = 0;          // bytes

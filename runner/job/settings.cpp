@@ -358,6 +358,9 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
     if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())
         add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
             "");
+    if (!faults.has("device") && settings.all_reduce == "nccl" && settings.device != "cuda")
+        add("all-reduce", "all-reduce", "ordered with device = " + settings.device, shown(settings.all_reduce),
+            "NCCL connects NVIDIA GPUs");
     check_drafts(settings, origins, faults);
     check_resampling(settings, origins, faults);
     check_layer_folders(settings, origins, faults);
@@ -504,10 +507,10 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
     static const std::set<std::string> later_keys{
-        "mode",          "window",         "stride",       "chat",
-        "stop-loops",    "dry-multiplier", "dry-base",     "dry-allowed-length",
-        "dry-window",    "dry-breakers",   "draft-passes", "resample",
-        "resample-tree", "column",         "template-date"};
+        "mode",          "window",         "stride",        "chat",
+        "stop-loops",    "dry-multiplier", "dry-base",      "dry-allowed-length",
+        "dry-window",    "dry-breakers",   "draft-passes",  "resample",
+        "resample-tree", "column",         "template-date", "all-reduce"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

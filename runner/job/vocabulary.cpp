@@ -404,6 +404,10 @@ Section machine_section() {
                 "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
                 "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
                 "tensor-parallel; auto = the fastest that runs here"),
+         choice("all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
+                "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "
+                "GPUs, transfers less and adds as NCCL does: the text then depends on tensor-parallel, batch, the "
+                "draft, the version of NCCL and how the GPUs are connected, also when a run is resumed"),
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "memory per rank for keys and values, for example 8GiB"),

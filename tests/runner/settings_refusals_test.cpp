@@ -186,6 +186,18 @@ TEST(Settings, KernelsAreOfTheDevice) {
     EXPECT_EQ(message("auto", "cuda"), "(no error)");
 }
 
+TEST(Settings, NcclAddsForGpusAlone) {
+    const auto message = [](const char* device) {
+        return message_of([&] {
+            parse_settings(whole_job, {{"device", device, "command line"}, {"all-reduce", "nccl", "command line"}},
+                           "/jobs");
+        });
+    };
+    EXPECT_EQ(message("cpu"),
+              "command line: all-reduce: expected ordered with device = cpu, got 'nccl'; NCCL connects NVIDIA GPUs");
+    EXPECT_EQ(message("cuda"), "(no error)");
+}
+
 // A job that names no method.
 TEST(Settings, TheDraftMethodIsChosen) {
     const auto chosen = [](std::vector<Assignment> more) {

@@ -39,6 +39,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"tensor-parallel", "1", ""},
                                            {"threads", "0", ""},
                                            {"kernels", "auto", ""},
+                                           {"all-reduce", "ordered", ""},
                                            {"packed-weights", "off", ""},
                                            {"memory", "auto", ""},
                                            {"host-memory", "0", ""},
@@ -198,6 +199,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "baseline",
                                      "allow-device-change",
                                      "hidden-states",
+                                     "all-reduce",
                                      "column",
                                      "split"};
     EXPECT_EQ(keys, stay);
@@ -210,8 +212,11 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
     for (const char* key : {"mode", "window", "stride", "stop-loops", "dry-multiplier", "dry-base",
-                            "dry-allowed-length", "dry-window", "dry-breakers"})
+                            "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
         EXPECT_FALSE(has(Settings(), key));
+    Settings by_nccl;
+    by_nccl.all_reduce = "nccl";
+    EXPECT_TRUE(has(by_nccl, "all-reduce"));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
@@ -383,7 +388,7 @@ TEST(Settings, KindsOfKeys) {
          {"task",       "seed",           "prompt-tokens", "temperature",    "precision", "kv-precision",
           "device",     "verify",         "stop",          "ignore-eos",     "token-ids", "add-bos",
           "overlong",   "penalty-window", "stop-loops",    "dry-multiplier", "dry-base",  "dry-allowed-length",
-          "dry-window", "dry-breakers",   "no-such-key"}) {
+          "dry-window", "dry-breakers",   "all-reduce",    "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
