@@ -89,11 +89,25 @@ std::optional<Takes> takes_of(const std::string& name, const CommandSyntax& synt
     return std::nullopt;
 }
 
+/// The key of `--KEY=`, if its value may be empty; else "".
+std::string emptied_key(const std::string& argument, const CommandSyntax& syntax) {
+    for (const KeyInfo& key : keys_of(syntax)) {
+        if (key.may_be_empty && argument == "--" + key.key + "=") return key.key;
+    }
+    return "";
+}
+
 /// Resolves what Boost would guess wrongly: it takes the next argument as the value of `--seed` even if that is
-/// `--limit=1`, and as the value of a flag even if it is the job file.
+/// `--limit=1`, and as the value of a flag even if it is the job file. It refuses `--stop=`, but takes an empty next
+/// argument.
 std::vector<std::string> without_guesses(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
     std::vector<std::string> clear;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
+        if (const std::string key = emptied_key(arguments[i], syntax); !key.empty()) {
+            clear.push_back("--" + key);
+            clear.emplace_back();
+            continue;
+        }
         clear.push_back(arguments[i]);
         if (arguments[i] == "--") {
             clear.insert(clear.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());

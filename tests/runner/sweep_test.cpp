@@ -74,6 +74,15 @@ TEST_F(SweepFile, CommandLineOverridesPlainLines) {
     for (const SweepPoint& point : points_of(sweep)) EXPECT_EQ(point.settings.seed, 4U);
 }
 
+TEST_F(SweepFile, AnEmptyStopIsNone) {
+    const std::string file = job + "stop = END\nvariant a = top-k=3\nvariant b = stop=\n";
+    std::vector<SweepPoint> points = points_of(read(file));
+    EXPECT_EQ(points[0].settings.stop, std::vector<std::string>{"END"});
+    EXPECT_EQ(points[1].settings.stop, std::vector<std::string>{});
+    points = points_of(read(job + "stop = END\ngrid top-k = 0 | 5\n", {{"stop", "", "command line"}}));
+    for (const SweepPoint& point : points) EXPECT_EQ(point.settings.stop, std::vector<std::string>{});
+}
+
 TEST_F(SweepFile, QuotesKeepBarsBlanksAndHashes) {
     const auto stops = [&](const std::string& lines) {
         std::vector<std::vector<std::string>> all;
