@@ -334,8 +334,14 @@ const std::vector<CommandSyntax>& command_table() {
          .places = {"WHAT"},
          .options =
              {{"shape", "NAME",
-               "random weights of this shape: 135m, 1.1b (default), 3b, 8b, gemma3-1b, mistral-7b, or with sliding "
+               "random weights of this shape: 115m, 135m, 1.1b (default), 3b, 7b, 8b, gemma3-1b, mistral-7b, or with "
+               "sliding "
                "windows in all layers 1.1b-window"},
+              {"draft-shape", "NAME",
+               "speculation: a draft model of this shape drafts (--draft=rsd-s, default: sd, spectr, rsd-c and rsd-s); "
+               "without it drafts cost nothing"},
+              {"acceptance", "NUMBERS",
+               "speculation: probabilities that a draft continues an accepted path (0.5,0.7,0.8,0.9)"},
               {"model", "FOLDER", "instead of a shape"},
               {"rows", "NUMBER", "this number of rows only: verify, prefill"},
               {"context", "NUMBER", "positions before the rows: decode, verify (512)"},
@@ -347,7 +353,7 @@ const std::vector<CommandSyntax>& command_table() {
               {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
-                                  "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
+                                  "packed-weights", "draft", "draft-tree", "draft-precision", "partial-cache"}),
          .summary = "time decode, verify, prefill, attention, sampling, drafts, self, layers, speculation or "
                     "all-reduce, beside "
                     "the machine's limits",
