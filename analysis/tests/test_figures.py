@@ -1,9 +1,9 @@
 import pytest
 from conftest import NGRAM, SWEEP, decoder_runs, one_run
 
-from longhaul_analysis import AnalysisError, UsageError, draw_figure, open_runs
+from longhaul_analysis import AnalysisError, Scoring, UsageError, draw_figure, open_runs
 from longhaul_analysis.decoders import decoder_series
-from longhaul_analysis.figures import _speeds_by_length
+from longhaul_analysis.figures import Panels, _speeds_by_length
 
 
 def svg(tmp_path, runs, kind, **options):
@@ -117,3 +117,21 @@ def test_decoders_that_cannot_be_drawn(make_run, tmp_path):
     runs[0].keys["temperature"] = "0.5"
     with pytest.raises(UsageError, match="differ in drafts and seed alone, got other temperature"):
         svg(tmp_path, runs, "decoders")
+
+
+def test_a_row_of_panels_for_each_model_and_task(make_run, tmp_path):
+    runs = [*decoder_runs(make_run, "xsum"), *decoder_runs(make_run, "dolly")]
+    text = svg(tmp_path, runs, "decoders")
+    assert all(word in text for word in ("ROUGE-2 / ar", "xsum", "dolly"))
+    assert text.count("MBSU / ar") == 2
+    few = Panels(measures=["block_efficiency"], rows=["task"])
+    text = svg(tmp_path, runs, "decoders", panels=few)
+    assert text.count("block efficiency / ar") == 2
+    assert "MBSU" not in text
+    with pytest.raises(UsageError, match="expected none with speed; they are of decoders"):
+        svg(tmp_path, runs, "speed", panels=few)
+
+
+def test_mbsu_of_another_ratio_is_drawn(make_run):
+    points = decoder_series(decoder_runs(make_run), "mbsu", "draft-depth", Scoring(draft_ratio=0.25))
+    assert {line.label: line.points for line in points}["sd"] == {4: [1, 1]}  # 2 / (4 * 0.25 + 1)
