@@ -1,6 +1,7 @@
 #include "runner/bench/planted_drafts.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -56,11 +57,13 @@ class PlantedTrees final : public engine::TreeMethod {
 const engine::DraftMethod* planted_method = nullptr;
 PlantedText* planted_text = nullptr;
 
-/// Depth to which the next tree is right: one more level with probability `accept`, at most `max_depth`.
-std::int64_t draw_depth(PlantedText& text, std::int64_t max_depth) {
-    std::bernoulli_distribution next(text.accept);
+/// Depth to which the next tree is right: at least d in the share accept^d of all trees, at most `max_depth`.
+std::int64_t next_depth(PlantedText& text, std::int64_t max_depth) {
+    constexpr double golden_ratio = 0.6180339887498949;  // its multiples modulo 1 are even from the first on
+    double whole = 0;
+    const double place = std::modf((static_cast<double>(text.trees++) + 0.5) * golden_ratio, &whole);
     std::int64_t depth = 0;
-    while (depth < max_depth && next(text.random)) ++depth;
+    for (double share = text.accept; depth < max_depth && place < share; share *= text.accept) ++depth;
     return depth;
 }
 
@@ -70,7 +73,7 @@ void plant(engine::TokenTree& tree, PlantedText& text, std::int64_t position) {
     const std::int64_t first = position - text.prompt_tokens;
     const std::int64_t left = std::ssize(text.tokens) - first;
     const std::int64_t deepest = *std::max_element(tree.depth.begin(), tree.depth.end());
-    const std::int64_t depth = draw_depth(text, std::min(deepest, left));
+    const std::int64_t depth = next_depth(text, std::min(deepest, left));
     std::vector<bool> right(tree.token.size());
     const auto end =
         static_cast<std::int32_t>(std::find(tree.depth.begin(), tree.depth.end(), depth) - tree.depth.begin());

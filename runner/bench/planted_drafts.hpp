@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "engine/draft/methods.hpp"
@@ -16,11 +15,12 @@ struct PlantedText {
     std::vector<std::int32_t> tokens{};
     std::int64_t prompt_tokens = 0;  ///< absolute position of the first token
     double accept = 0;
-    std::mt19937_64 random{1};  ///< decides how far each tree is right
+    std::int64_t trees = 0;  ///< planted so far
 };
 
-/// Writes the text's tokens into one path of a complete tree below `position`, from the root down to a depth drawn with
-/// `accept`, and removes them from all other nodes where they would be accepted.
+/// Writes the text's tokens into one path of a complete tree below `position`, from the root down to a depth, and
+/// removes them from all other nodes where they would be accepted. The depths of successive trees are distributed as
+/// `accept` says, and evenly: so few trees already have the mean of many.
 void plant(engine::TokenTree& tree, PlantedText& text, std::int64_t position);
 
 /// `method`, which drafts with language models, with trees that are grown by real draft passes and planted when they

@@ -153,7 +153,23 @@ TEST(SweepFiles, ExperimentsOfThePaper) {
     EXPECT_EQ(trees_by("experiment-2.cfg", [](const auto& shape) { return shape.num_nodes(); }),
               (std::map<std::int64_t, std::map<std::string, int>>{
                   {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
-    EXPECT_EQ(points_of(read_sweep(jobs / "ordering.cfg", {})).size(), 18U * 5 * 2);
+}
+
+TEST(SweepFiles, OrderingByBudget) {
+    const auto rsd = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
+    const std::vector<SweepPoint> points = points_of(read_sweep(rsd / "ordering.cfg", {}));
+    EXPECT_EQ(points.size(), (28U + 1) * 3 * 2) << "decoders and plain decoding, three seeds, two temperatures";
+    std::map<std::int64_t, std::map<std::string, int>> trees;  // budget -> method -> trees
+    for (const SweepPoint& point : points) {
+        const Settings& job = point.settings;
+        if (job.draft->drafts() && job.seed == 1 && job.temperature == 1)
+            ++trees[engine::tree_of(*job.draft, job.draft_tree).num_nodes()][job.draft->name];
+    }
+    const std::map<std::string, int> each{{"sd", 1}, {"spectr", 1}, {"rsd-c", 2}, {"rsd-s", 1}};
+    EXPECT_EQ(
+        trees,
+        (std::map<std::int64_t, std::map<std::string, int>>{
+            {2, {{"sd", 1}, {"spectr", 1}, {"rsd-s", 1}}}, {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
 }
 
 TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
