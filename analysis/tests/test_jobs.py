@@ -139,6 +139,9 @@ def test_the_ordering_has_a_row_a_temperature_and_decoder(rsd):
         for temperature in ("0.3", "1")
         for nodes, draft, tree in (("", "ar", ""), ("6", "rsd-s", "2x3"), ("6", "sd", "6"))
     ]
+    done = script(rsd / "run.sh", "ordering", "--limit=2", "--max-tokens=6", "--threads=1", "--token-rates=false")
+    assert "tokens/s" not in done.stdout
+    assert "MBSU" in done.stdout
     assert "temperature 0.3" in (rsd.parents[1] / "runs" / "rsd" / "ordering" / "ordering.svg").read_text()
 
 

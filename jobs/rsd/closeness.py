@@ -3,8 +3,9 @@
 
 usage: closeness.py TARGET DRAFT PROMPTS.jsonl RESULTS.jsonl [--temperature 1] [--top-p 1] [--every 8] [--drafts 1,2,5]
 
-PROMPTS.jsonl and RESULTS.jsonl are data and results of a job (`task = prompts`). Both models read its texts as they were
-generated. At every 8th generated position the rules are computed from the distributions p (draft) and q (target):
+PROMPTS.jsonl and RESULTS.jsonl are data and results of a job (`task = prompts`). Both models read its texts as they
+were generated. At every 8th generated position the rules are computed from their distributions p (draft) and q
+(target):
 
   K-SEQ        K drafts with replacement (SpecTr): 1 - (1 - b)^K, b = sum of min(p, q / g), g the best gamma
   multi-round  the same drafts, tried one after another (SpecInfer)

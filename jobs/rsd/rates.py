@@ -17,17 +17,20 @@ PAPER = {("sd", "5"): 2.764, ("spectr", "6x5"): 3.072, ("rsd-c", "2,2,2,2"): 2.9
 
 
 def depth_of(tree):
+    """Levels of a tree: "5", "6x5", "2,2,1"."""
     return len(tree.split(",")) if "," in tree else int(tree.split("x")[-1])
 
 
 def main():
+    """Prints the table."""
     if len(sys.argv) != 2:
         sys.exit("usage: rates.py BENCH.json")
     with open(sys.argv[1], encoding="utf-8") as file:
         bench = json.load(file)
     print(f"Shape {bench['shape']}, {bench['precision']}, {bench['kernels']} kernels, {bench['threads']} threads.\n")
-    print("| Dec. | Spec. | ms drafts | ms target | accept | Eff. | tokens/s | / AR | Eff. (paper) | MBSU | tokens/s | / AR |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    head = ["Dec.", "Spec.", "ms drafts", "ms target", "accept", "Eff.", "tokens/s", "/ AR"]
+    head += ["Eff. (paper)", "MBSU", "tokens/s", "/ AR"]
+    print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
     for line in bench["lines"]:
         draft, target = line["draft_seconds"], line["target_seconds"]
         cells = [NAMES.get(line["draft"], line["draft"]), line["tree"], f"{1000 * draft:.1f}", f"{1000 * target:.1f}",

@@ -14,8 +14,9 @@
 #   --tasks=xsum,wmt,dolly --experiments=1,2
 #   --xsum-data=… --xsum-reference=… --wmt-data=… --wmt-reference=… --dolly-data=…
 #
-# --draft-ratio=0.017 gives MBSU for another ratio of parameters than the models' own. SEEDS="1 2" replaces the seeds of the
-# job's file; RANKS=2 runs on two MPI ranks.
+# --draft-ratio=0.017 gives MBSU for another ratio of parameters than the models' own. --token-rates=false leaves token rates out:
+# on a machine that others use too they say little. SEEDS="1 2" replaces the seeds of the job's file; RANKS=2 runs on two MPI
+# ranks.
 #
 # Prompts are chat messages with --chat=true, and by default if the name of the model's folder says chat, instruct or it
 # (--chat=false: as for base models). Texts of base models for xsum and wmt end at a line end, as the examples in their
@@ -69,8 +70,11 @@ take() {
 default() {
   is_given "$1" || defaults+=("--$1=$2")
 }
-# take_ratio: sets `ratio`, an option of longhaul-analysis, or ""
-take_ratio() {
+# take_measures: sets `speeds`, names of measures, and `ratio`, an option of longhaul-analysis or ""
+take_measures() {
+  take token-rates
+  speeds=block_efficiency,mbsu
+  if [ "$last" != false ]; then speeds+=,tokens_per_second; fi
   take draft-ratio
   ratio=${last:+--draft-ratio=$last}
 }
@@ -167,6 +171,7 @@ run_all() {
           [ -z "${own[$task-$data]-}" ] || words+=("--$data=${own[$task-$data]}")
         done
         local code=0
+        case $speeds in *tokens_per_second*) ;; *) words+=(--token-rates=false) ;; esac
         bash "$0" "$experiment" "$task" "${words[@]}" ${ratio:+"$ratio"} "${given[@]}" >/dev/null || code=$?
         case $code in 0 | 1 | 3) ;; *) exit "$code" ;; esac
         if [ "$code" = 1 ] && [ ! -e "$folder/paper.md" ]; then exit 1; fi # no table: the sweep failed
@@ -192,14 +197,16 @@ run_all() {
 tables_of_all() {
   local size=draft-depth title=DL columns=$speeds titles rows
   if [ "$1" = 2 ]; then size=draft-nodes title=Comp.; fi
-  titles="Model,Task,$title,Dec.,Spec.,Eff.,MBSU,TR"
+  titles="Model,Task,$title,Dec.,Spec.,Eff.,MBSU"
+  case $speeds in *tokens_per_second*) titles+=,TR ;; esac
   if compgen -G "$output/*/experiment-$1-*/*/references.jsonl" >/dev/null; then columns+=,accuracy titles+=,Acc.; fi
   rows=model,task,$size,draft,draft-tree
   "$analysis" table "${@:2}" --rows "$rows" --columns "$columns" --titles "$titles" --errors items ${ratio:+"$ratio"} \
     >"$output/table-$1.md"
   "$analysis" table "${@:2}" --rows "$rows" --columns "$columns" --errors items ${ratio:+"$ratio"} --format csv \
     >"$output/table-$1.csv"
-  "$analysis" figure "${@:2}" --kind decoders --x "$size" ${ratio:+"$ratio"} --output "$output/figure-$(($1 + 3)).svg"
+  "$analysis" figure "${@:2}" --kind decoders --x "$size" --measures "$speeds,accuracy" ${ratio:+"$ratio"} \
+    --output "$output/figure-$(($1 + 3)).svg"
 }
 
 # rates: `longhaul bench speculation` and its table
@@ -218,7 +225,6 @@ run_rates() {
   exit 0
 }
 
-speeds=block_efficiency,mbsu,tokens_per_second
 case ${1-} in
   1 | 2)
     case ${2-} in wmt | xsum | dolly) ;; *) fail "$usage" ;; esac
@@ -233,7 +239,7 @@ case ${1-} in
     ;;
   all)
     given=("${@:2}")
-    take_ratio
+    take_measures
     find_programs table
     run_all
     ;;
@@ -246,7 +252,7 @@ esac
 default model "$root/jobs/demo/model"
 default draft-model "$root/jobs/demo/draft"
 default output "$root/runs/rsd/$name"
-take_ratio
+take_measures
 for option in "${defaults[@]}" "${given[@]}"; do
   case $option in --output=*) output=${option#--output=} ;; esac
 done
@@ -285,7 +291,7 @@ else
   columns=$speeds${measure:+,$measure}
   table paper --rows "$size,draft,draft-tree" --columns "$columns" --errors items
   table relative --rows "$size,draft,draft-tree" --columns "$columns" --relative
-  "$analysis" figure "$output" --kind decoders --x "$size" ${ratio:+"$ratio"} \
+  "$analysis" figure "$output" --kind decoders --x "$size" --measures "$speeds,accuracy" ${ratio:+"$ratio"} \
     --output "$output/figure-$((experiment + 3)).svg"
   made+=", relative.md, relative.csv, figure-$((experiment + 3)).svg"
 fi
