@@ -6,6 +6,7 @@ Runs that differ in seed alone are one line or bar: the mean, with the standard 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,19 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         _draw_measure(axes, runs, MEASURES[_MEASURE_OF_KIND[kind]], _AXIS_OF_KIND[kind], x)
     _open_frame(axes)
     _save(figure, path)
+
+
+def _compact(svg: str) -> str:
+    """The same picture in half the bytes: coordinates to a tenth of a point, no comments, names or indentation."""
+
+    def shorter(tag: re.Match[str]) -> str:
+        text = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", tag[0])
+        text = re.sub(r' transform="rotate\(-?0(\.0)? [^"]*\)"', "", text)
+        return re.sub(r' id="[A-Za-z.0-9]+_\d+"', "", text)  # of groups; what is referred to has other names
+
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", shorter, svg)
+    return re.sub(r"\s*\n\s*", "\n", svg)
 
 
 def _new_figure(width: float, height: float) -> Figure:
@@ -286,9 +300,12 @@ def _mean(values: Sequence[float]) -> float:
 def _save(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context
 
+    settings = {"svg.hashsalt": "longhaul", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     try:
-        with rc_context({"svg.hashsalt": "longhaul", "svg.fonttype": "none"}):
+        with rc_context(settings):
             figure.savefig(path, metadata=metadata)
+        if path.suffix.lower() == ".svg":
+            path.write_text(_compact(path.read_text(encoding="utf-8")), encoding="utf-8")
     except OSError as error:
         raise AnalysisError(f"{path}: expected a file that can be written, got {error.strerror}") from None

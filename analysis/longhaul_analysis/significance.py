@@ -239,7 +239,8 @@ def _compare_corpus(
 ) -> Comparison | None:
     """What `sacrebleu --paired-bs` says of these texts, without its [draw, item, statistic] in memory.
 
-    `systems_items`: of each system the items of its runs, which are one corpus.
+    `systems_items`: of each system the items of its runs. The score of a system is the mean over its runs: BLEU of a
+    larger corpus is another measure where n-grams without a match are smoothed.
     """
     texts, references = texts_and_references(systems_items[0][0])
     num_items = len(texts)
@@ -247,17 +248,16 @@ def _compare_corpus(
         return None
     metric = scoring.corpus_metric(measure.name)
 
-    def statistics_of(of_run: Sequence[Item]) -> NDArray[np.float64]:
-        return corpus_statistics(metric, texts_and_references(of_run)[0], references)
+    tables = [
+        [corpus_statistics(metric, texts_and_references(of_run)[0], references) for of_run in of_system]
+        for of_system in systems_items
+    ]  # [system][run]: [item, statistic]
 
-    statistics = np.stack([np.sum([statistics_of(of_run) for of_run in runs], axis=0) for runs in systems_items])
-    scores = [corpus_value(metric, of_run.sum(axis=0)) for of_run in statistics]
-    drawn = np.array(
-        [
-            [corpus_value(metric, counts @ table) for table in statistics]
-            for counts in _draws(num_items, num_draws, seed)
-        ]
-    ).T
+    def scores_of(counts: NDArray[np.int64]) -> list[float]:
+        return [float(np.mean([corpus_value(metric, counts @ table) for table in of_system])) for of_system in tables]
+
+    scores = scores_of(np.ones(num_items, dtype=np.int64))
+    drawn = np.array([scores_of(counts) for counts in _draws(num_items, num_draws, seed)]).T
     systems = []
     for name, score, values in zip(names, scores, drawn, strict=True):
         mean, half_width = estimate_ci(values)

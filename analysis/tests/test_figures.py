@@ -1,3 +1,6 @@
+import re
+from xml.etree import ElementTree
+
 import pytest
 from conftest import NGRAM, SWEEP, decoder_runs, one_run
 
@@ -130,6 +133,19 @@ def test_a_row_of_panels_for_each_model_and_task(make_run, tmp_path):
     assert "MBSU" not in text
     with pytest.raises(UsageError, match="expected none with speed; they are of decoders"):
         svg(tmp_path, runs, "speed", panels=few)
+
+
+def test_an_svg_is_small_and_whole(make_run, tmp_path):
+    text = svg(tmp_path, decoder_runs(make_run, "xsum"), "decoders")
+    assert len(text) < 10_000 * text.count(" / ar")
+    names = set(re.findall(r'id="([^"]*)"', text))
+    assert names
+    assert set(re.findall(r'(?:url\(|href=")#([^")]*)', text)) <= names
+    ElementTree.fromstring(text)
+    # Coordinates lose digits, labels do not.
+    folders = [make_run(f"{n}", [{}], {"max-tokens": n}, {"decode_tokens_per_second": 0.125 * n}) for n in (1, 2)]
+    labels = re.findall(r">([0-9.]+)</text>", svg(tmp_path, open_runs(folders), "speed", x="max-tokens"))
+    assert any(len(label) >= 4 for label in labels), labels
 
 
 def test_mbsu_of_another_ratio_is_drawn(make_run):
