@@ -140,8 +140,10 @@ def test_the_ordering_has_a_row_a_temperature_and_decoder(rsd):
         for nodes, draft, tree in (("", "ar", ""), ("6", "rsd-s", "2x3"), ("6", "sd", "6"))
     ]
     done = script(rsd / "run.sh", "ordering", "--limit=2", "--max-tokens=6", "--threads=1", "--token-rates=false")
-    assert "tokens/s" not in done.stdout
-    assert "MBSU" in done.stdout
+    assert done.returncode == 0, done.stderr
+    head = (rsd.parents[1] / "runs" / "rsd" / "ordering" / "paper.md").read_text().splitlines()[0]
+    assert "tokens/s" not in head
+    assert "MBSU" in head
     assert "temperature 0.3" in (rsd.parents[1] / "runs" / "rsd" / "ordering" / "ordering.svg").read_text()
 
 
@@ -161,7 +163,9 @@ def test_the_matrix_ends_in_one_table_and_one_figure(rsd, tmp_path):
     (chain,) = (row for row in rows if row[1:4] == ["xsum", "6", "sd"])
     assert float(chain[6].split()[0]) == pytest.approx(float(chain[5].split()[0]) / (6 * 0.017 + 1), abs=2e-3)
     figure = (output / "figure-5.svg").read_text()
-    assert all(text in figure for text in ("dolly", "xsum", "ROUGE-2 / ar"))
+    assert "dolly" in figure
+    assert "xsum" in figure
+    assert figure.count("MBSU / ar") == 2
     assert (output / "model" / "experiment-2-xsum" / "accuracy.txt").exists()
     assert not (output / "model" / "experiment-2-dolly" / "accuracy.txt").exists()
     assert (output / "model" / "experiment-2-xsum" / "sd-6,seed=7").is_dir()
