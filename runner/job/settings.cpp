@@ -68,7 +68,7 @@ const Key* known_key(const Assignment& assignment, Faults& faults) {
 void assign(Settings& settings, const Key& key, const Assignment& assignment, const std::filesystem::path& folder,
             Faults& faults) {
     try {
-        if (assignment.value.empty()) throw BadValue{"a value", ""};
+        if (assignment.value.empty() && !key.info.may_be_empty) throw BadValue{"a value", ""};
         key.set(settings, assignment.value, folder);
     } catch (const BadValue& bad) {
         faults.add(assignment, bad.expected, shown(assignment.value), bad.fix);

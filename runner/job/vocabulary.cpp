@@ -86,10 +86,16 @@ Key stop_key() {
         .info = {.key = "stop",
                  .value_name = "TEXT",
                  .help =
-                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks)",
-                 .repeatable = true},
+                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks; )"
+                     "empty = none",
+                 .repeatable = true,
+                 .may_be_empty = true},
         .set =
             [](Settings& s, const std::string& value, const auto&) {
+                if (value.empty()) {
+                    s.stop.clear();
+                    return;
+                }
                 std::string text = parse_text(value);
                 if (text.empty()) throw BadValue{"a text of at least one character", ""};
                 if (!is_text(text)) throw BadValue{"UTF-8 text", ""};

@@ -298,6 +298,18 @@ TEST(Settings, TheCommandLineWins) {
     EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
 }
 
+TEST(Settings, AnEmptyStopIsNone) {
+    std::vector<Assignment> file = whole_job;
+    file.push_back({"stop", "from the file", "j.cfg:5"});
+    const Settings job = parse_settings(file, on_command_line("stop", ""), "/jobs");
+    EXPECT_EQ(job.stop, std::vector<std::string>{});
+    EXPECT_NE(format_settings(job).find("\n# stop =\n"), std::string::npos);
+    file.push_back({"stop", "", "j.cfg:6"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{});
+    file.push_back({"stop", "another", "j.cfg:7"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{"another"});
+}
+
 TEST(Settings, BreakersReplaceTheDefault) {
     using Texts = std::vector<std::string>;
     EXPECT_EQ(with("seed", "1").dry_breakers, (Texts{"\n", ":", "\"", "*"}));

@@ -74,6 +74,15 @@ TEST_F(SweepFile, CommandLineOverridesPlainLines) {
     for (const SweepPoint& point : points_of(sweep)) EXPECT_EQ(point.settings.seed, 4U);
 }
 
+TEST_F(SweepFile, AnEmptyStopIsNone) {
+    const std::string file = job + "stop = END\nvariant a = top-k=3\nvariant b = stop=\n";
+    std::vector<SweepPoint> points = points_of(read(file));
+    EXPECT_EQ(points[0].settings.stop, std::vector<std::string>{"END"});
+    EXPECT_EQ(points[1].settings.stop, std::vector<std::string>{});
+    points = points_of(read(job + "stop = END\ngrid top-k = 0 | 5\n", {{"stop", "", "command line"}}));
+    for (const SweepPoint& point : points) EXPECT_EQ(point.settings.stop, std::vector<std::string>{});
+}
+
 TEST_F(SweepFile, QuotesKeepBarsBlanksAndHashes) {
     const auto stops = [&](const std::string& lines) {
         std::vector<std::vector<std::string>> all;
@@ -164,9 +173,21 @@ TEST(SweepFiles, ExperimentsOfThePaper) {
                                        {30, listed("30", {"5x6", "6x5"}, {"2,2,2,2", "5,1,1,1,1,1", "6,1,1,1,1"})}}));
 }
 
-TEST(SweepFiles, TheOrderingJobHasAllItsPoints) {
-    const auto jobs = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
-    EXPECT_EQ(points_of(read_sweep(jobs / "ordering.cfg", {})).size(), 18U * 5 * 2);
+TEST(SweepFiles, OrderingByBudget) {
+    const auto rsd = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
+    const std::vector<SweepPoint> points = points_of(read_sweep(rsd / "ordering.cfg", {}));
+    EXPECT_EQ(points.size(), (28U + 1) * 3 * 2) << "decoders and plain decoding, three seeds, two temperatures";
+    std::map<std::int64_t, std::map<std::string, int>> trees;  // budget -> method -> trees
+    for (const SweepPoint& point : points) {
+        const Settings& job = point.settings;
+        if (job.draft->drafts() && job.seed == 1 && job.temperature == 1)
+            ++trees[engine::tree_of(*job.draft, job.draft_tree).num_nodes()][job.draft->name];
+    }
+    const std::map<std::string, int> each{{"sd", 1}, {"spectr", 1}, {"rsd-c", 2}, {"rsd-s", 1}};
+    EXPECT_EQ(
+        trees,
+        (std::map<std::int64_t, std::map<std::string, int>>{
+            {2, {{"sd", 1}, {"spectr", 1}, {"rsd-s", 1}}}, {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
 }
 
 TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
