@@ -51,7 +51,7 @@ static Draws draws_in(const DraftMethod& method, const TreeSpec& spec) {
 
 /// Whether `rule` preserves the target's distribution with the drafts of `method`, or was published for them.
 static bool may_verify(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
-    if (!method.drafts()) return true;  // there is nothing to verify
+    if (!method.drafts()) return true;                                         // there is nothing to verify
     if (method.chooses_method() && rule != VerifyRule::coupled) return false;  // measured time decides the drafts
     const Draws draws = draws_in(method, tree);
     const bool independent = draws == Draws::chain || draws == Draws::independent;
