@@ -25,6 +25,15 @@ void TokenTree::cut(std::int32_t first) {
     probability.resize(num);
 }
 
+std::int64_t TokenTree::ngram_chain() const {
+    std::int32_t node = 0;
+    for (std::int32_t next = 1; next < num_nodes() && origin[next] == Origin::ngram && parent[next] == node; ++next) {
+        if (next + 1 < num_nodes() && depth[next + 1] == depth[next]) break;
+        node = next;
+    }
+    return depth[node];
+}
+
 bool TokenTree::branches() const {
     std::vector<bool> has_child(token.size(), false);
     for (std::size_t node = 1; node < token.size(); ++node) {

@@ -2,6 +2,7 @@
 // nodes, and a Verifier accepts one path from the root.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -36,6 +37,10 @@ struct TokenTree {
     std::vector<Trial> trials;         ///< those of one parent are in draw order
     bool sampled = false;
 
+    /// Whether it has drafts, and all are of this origin.
+    [[nodiscard]] bool is_all_from(Origin from) const {
+        return num_nodes() > 1 && std::all_of(origin.begin() + 1, origin.end(), [&](Origin o) { return o == from; });
+    }
     [[nodiscard]] std::int32_t num_nodes() const { return static_cast<std::int32_t>(token.size()); }
 
     void reset(std::int32_t root_token) {
@@ -87,6 +92,9 @@ struct TokenTree {
 
     /// The first child of `node` with token `token_id`; -1: none.
     [[nodiscard]] std::int32_t find_child(std::int32_t node, std::int32_t token_id) const;
+
+    /// Levels that have one node each, of an n-gram, before the first other node.
+    [[nodiscard]] std::int64_t ngram_chain() const;
 
     /// Whether any node has more than one child.
     [[nodiscard]] bool branches() const;

@@ -247,12 +247,19 @@ struct PassSize {
     std::int64_t decided_vocab = 0;     ///< vocabulary size if TokenChooser::decide is used; 0: it is not
 };
 
+/// How devices add the parts of several ranks.
+enum class SumOrder : std::uint8_t {
+    fixed,    ///< as sum_ranks.hpp does: a sum has the same bits for any number of ranks
+    library,  ///< as the library that connects them does: the bits may depend on the ranks, the count and the library
+};
+
 /// Collectives between the devices of several processes, without going through the host. Every rank makes the
 /// same calls in the same order.
 class DeviceLink {
   public:
     virtual ~DeviceLink() = default;
-    /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place. Queued like the operations of the device.
+    /// data[i] summed over the ranks in place, in the order DeviceLinks::sum_order. Queued like the operations of the
+    /// device.
     virtual void all_reduce(float* data, std::int64_t count) = 0;
     /// received [ranks, count] = every rank's `data` [count]. Queued like the operations of the device.
     virtual void all_gather(const float* data, float* received, std::int64_t count) = 0;
@@ -271,6 +278,8 @@ class DeviceLinks {
     [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
     /// Collective over the `size` ranks, each with a device of its own. Throws std::runtime_error.
     virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
+    /// SumOrder::library: only the links give these bits, so the devices cannot communicate in another way.
+    [[nodiscard]] virtual SumOrder sum_order() const { return SumOrder::fixed; }
 };
 
 /// Operations of one device. Implementations throw std::bad_alloc if memory is exhausted, DeviceError if the device

@@ -6,6 +6,7 @@
 #if defined(LONGHAUL_WITH_CUDA)
 #include "kernels/cuda/block_library.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/links.hpp"
 #endif
 
 namespace longhaul::kernels {
@@ -44,6 +45,10 @@ static cuda::Arithmetic arithmetic_of(GpuArithmetic arithmetic) {
     throw std::logic_error("no such arithmetic");
 }
 
+bool built_with_nccl() {
+    return cuda::built_with_links();
+}
+
 /// The driver's reason: there is no GPU, there is no driver, or it is older than the CUDA version of the build.
 static std::string why_no_gpu() {
     try {
@@ -54,7 +59,7 @@ static std::string why_no_gpu() {
     return "";
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches, SumOrder order) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
@@ -63,7 +68,7 @@ std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLa
     }
     return std::make_unique<cuda::CudaDevice>(
         arithmetic_of(arithmetic), gpu,
-        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none());
+        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none(), order);
 }
 
 #else
@@ -84,7 +89,12 @@ std::string gpu_library(int /*gpu*/) {
     return "";
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/) {
+bool built_with_nccl() {
+    return false;
+}
+
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/,
+                                        SumOrder /*order*/) {
     throw std::invalid_argument("this program was built without GPU kernels; configure it with -DLONGHAUL_CUDA=ON");
 }
 

@@ -28,7 +28,11 @@ std::string gpu_generation(int gpu);
 /// The properties that determine cuBLASLt's choice of kernels: "cuBLASLt 13.1.0 on 132 multiprocessors"; "" if this
 /// process does not see the GPU. Throws DeviceError if the library is missing.
 std::string gpu_library(int gpu);
-/// GPU number `gpu`. Throws std::invalid_argument with the cause and the fix.
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches = GpuLaunches::graphs);
+/// Whether GPUs of several processes can be connected by NCCL, and add in its order (SumOrder::library).
+bool built_with_nccl();
+/// GPU number `gpu`. `order`: of sums over the GPUs of several processes. Throws std::invalid_argument with the cause
+/// and the fix.
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches = GpuLaunches::graphs,
+                                        SumOrder order = SumOrder::fixed);
 
 }  // namespace longhaul::kernels

@@ -57,4 +57,9 @@ inline LONGHAUL_HOST_DEVICE double gumbel_bound_of_bits(std::uint32_t bits) {
     return (leading_zeros(bits) + 1) * ln2 + 1e-5;
 }
 
+/// e to that bound without its share for rounding: a power of two.
+inline double exp_gumbel_bound_of_bits(std::uint32_t bits) {
+    return static_cast<double>(std::uint64_t{2} << leading_zeros(bits));
+}
+
 }  // namespace longhaul::kernels

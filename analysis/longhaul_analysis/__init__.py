@@ -16,7 +16,7 @@ from .lengths import LENGTH_MEASURES, make_length_table
 from .measures import MEASURES, Measure, Scoring, choose_measures
 from .runs import STATISTICS, Item, Run, open_runs
 from .scores import RunScores, Score, score_run, score_runs
-from .significance import Comparison, compare_runs
+from .significance import Comparison, compare_runs, item_error, losses
 from .tables import Table, make_table
 from .windows import WINDOW_MEASURES, make_window_table
 
@@ -43,6 +43,8 @@ __all__ = [
     "draw_figure",
     "export_runs",
     "frame",
+    "item_error",
+    "losses",
     "make_length_table",
     "make_table",
     "make_window_table",

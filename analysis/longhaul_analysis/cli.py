@@ -7,6 +7,7 @@ import argparse
 import io
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import AnalysisError, UsageError
-from .figures import KINDS, draw_figure
+from .figures import KINDS, Panels, draw_figure
 from .lengths import DEFAULT_LENGTH_MEASURES, LENGTH_MEASURES, make_length_table
-from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
+from .measures import MEASURES, Measure, Scoring, choose_measures, measure_of_task, missing_reason
 from .runs import Run, open_runs
 from .scores import RunScores, score_runs
-from .significance import Comparison, compare_runs
+from .significance import Comparison, compare_runs, losses
 from .tables import Table, as_csv, as_json, as_latex, as_markdown, make_table
 from .windows import DEFAULT_WINDOW, WINDOW_MEASURES, make_window_table
 
@@ -75,6 +76,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--measures", metavar="NAMES", help="as for scores (all but speed)")
     compare.add_argument("--draws", type=_positive, default=1000, metavar="N", help="resamplings (1000)")
     compare.add_argument("--seed", type=_positive, default=12345, metavar="N", help="of the draws (12345)")
+    compare.add_argument(
+        "--pool", metavar="KEYS", help="runs alike in these job keys are one system; plain decoding comes first"
+    )
+    compare.add_argument(
+        "--fail-on-loss",
+        type=_level,
+        metavar="P",
+        help="exit code 1 if any is worse than the first with p < P / number of comparisons",
+    )
     compare.add_argument("--json", action="store_true", help="for programs, all digits")
 
     table = _command(commands, "table", _table, "one table of all runs; seeds become mean ± standard error")
@@ -86,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
         "--rows", metavar="KEYS", help="job keys that tell rows apart, or run (the keys that differ, but for the seed)"
     )
     table.add_argument("--relative", action="store_true", help="all values over those of draft = ar of the same seed")
+    table.add_argument(
+        "--errors", choices=("seeds", "items"), default="seeds", help="what standard errors are over (seeds)"
+    )
+    table.add_argument("--titles", metavar="NAMES", help="of all columns, in place of the names of keys and measures")
     table.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
     table.add_argument("--json", action="store_true", help="for programs, all digits")
 
@@ -118,6 +132,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY",
         help="speed, acceptance: lines over this job key, not bars; decoders: draft-depth (the default) or draft-nodes",
     )
+    figure.add_argument(
+        "--measures", metavar="NAMES", help="decoders: a column each (block_efficiency,mbsu,tokens_per_second,accuracy)"
+    )
+    figure.add_argument("--rows", metavar="KEYS", help="decoders: a row for each value (model,task)")
+    figure.add_argument("--draft-ratio", type=_ratio, metavar="R", help=f"decoders: {_RATIO}")
     figure.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="FILE.svg, .pdf or .png")
 
     export = _command(commands, "export", _export, "one row an item, with its statistics and the keys of its job")
@@ -126,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_RATIO = "MBSU with this ratio of draft parameters to target parameters (the run's own)"
 _REFERENCES = 'JSONL {"id", "reference"} or a reference a line, in the order of the input (RUN/references.jsonl)'
 
 
@@ -143,12 +163,34 @@ def _add_scoring(command: argparse.ArgumentParser) -> None:
     command.add_argument("--references", type=Path, metavar="FILE", help=_REFERENCES)
     command.add_argument("--tokenize", default="13a", metavar="NAME", help="of BLEU, a name of sacrebleu's (13a)")
     command.add_argument("--no-stemmer", action="store_true", help="ROUGE without Porter stemming")
+    command.add_argument("--draft-ratio", type=_ratio, metavar="R", help=_RATIO)
 
 
 def _positive(text: str) -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) < 2**32:
         return int(text)
     raise argparse.ArgumentTypeError(f"expected an integer from 1 to 4294967295, got {text!r}")
+
+
+def _ratio(text: str) -> float:
+    value = _number(text)
+    if 0 < value < 1000:
+        return value
+    raise argparse.ArgumentTypeError(f"expected draft parameters / target parameters, such as 0.017, got {text!r}")
+
+
+def _level(text: str) -> float:
+    value = _number(text)
+    if 0 < value < 1:
+        return value
+    raise argparse.ArgumentTypeError(f"expected a level of significance, such as 0.01, got {text!r}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -163,7 +205,7 @@ def _open(options: argparse.Namespace) -> list[Run]:
 
 
 def _scoring(options: argparse.Namespace) -> Scoring:
-    return Scoring(tokenizer=options.tokenize, stemmer=not options.no_stemmer)
+    return Scoring(tokenizer=options.tokenize, stemmer=not options.no_stemmer, draft_ratio=options.draft_ratio)
 
 
 def _note(lines: Sequence[str]) -> None:
@@ -258,16 +300,22 @@ def _compare(options: argparse.Namespace) -> None:
             raise UsageError(
                 f"--measures: expected measures with items to draw from, got {measure.name}; compare seeds in a table"
             )
-    comparisons = compare_runs(_open(options), measures, _scoring(options), options.draws, options.seed)
+    runs = _open(options)
+    comparisons = compare_runs(
+        runs, measures, _scoring(options), options.draws, options.seed, _names(options.pool) or ()
+    )
     found = {comparison.measure.name for comparison in comparisons}
     for measure in measures if names else []:
-        if measure.name not in found:
+        own = measure_of_task(measure, runs[0].keys.get("task"))
+        if own is None or own.name not in found:
             raise AnalysisError(f"{options.runs[0]}: {measure.name}: {missing_reason(measure)}")
     if options.json:
         _print_json({"draws": options.draws, "seed": options.seed, "measures": [_compared(c) for c in comparisons]})
-        return
-    for comparison in comparisons:
+    for comparison in comparisons if not options.json else []:
         print("\n".join(_comparison_as_text(comparison)))
+    if options.fail_on_loss and (lines := losses(comparisons, options.fail_on_loss)):
+        sys.stdout.flush()
+        raise AnalysisError("; ".join(lines))
 
 
 def _compared(comparison: Comparison) -> dict[str, Any]:
@@ -300,9 +348,18 @@ def _comparison_as_text(comparison: Comparison) -> list[str]:
 
 
 def _table(options: argparse.Namespace) -> None:
+    over_items = options.errors == "items"
+    if over_items and options.relative:
+        raise UsageError("--errors: expected seeds with --relative, got items; leave one of the two out")
     table = make_table(
-        _open(options), _names(options.columns), _names(options.rows), _scoring(options), options.relative
+        _open(options), _names(options.columns), _names(options.rows), _scoring(options), options.relative, over_items
     )
+    table.titles = _names(options.titles) or []
+    if table.titles and len(table.titles) != len(table.row_keys) + len(table.columns):
+        raise UsageError(
+            f"--titles: expected {len(table.row_keys) + len(table.columns)} names, as many as the table has columns, "
+            f"got {len(table.titles)}"
+        )
     _note(table.notes)
     _print_table(table, options)
 
@@ -326,7 +383,11 @@ def _windows(options: argparse.Namespace) -> None:
 
 
 def _figure(options: argparse.Namespace) -> None:
-    draw_figure(_open(options), options.kind, options.output, options.x)
+    panels = None
+    if options.measures or options.rows or options.draft_ratio:
+        scoring = Scoring(draft_ratio=options.draft_ratio)
+        panels = Panels(_names(options.measures), _names(options.rows), scoring)
+    draw_figure(_open(options), options.kind, options.output, options.x, panels)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .errors import AnalysisError, UsageError
-from .measures import MEASURES, choose_measures
+from .measures import MEASURES, Scoring, choose_measures
 from .runs import DRAFT_KEYS, TREE_KEYS, Run, differing_keys
 from .scores import relative_value, score_runs
 
-_SPEED = ("block_efficiency", "mbsu", "tokens_per_second")
-_QUALITY_OF_TASK = {"wmt": ("bleu",), "xsum": ("rouge2",)}  # as the papers have it
+DEFAULT_MEASURES = ("block_efficiency", "mbsu", "tokens_per_second", "accuracy")
 
 
 @dataclass
@@ -23,14 +22,28 @@ class Series:
     points: dict[float, list[float]] = field(default_factory=dict)
 
 
-def decoder_measures(runs: Sequence[Run]) -> list[str]:
-    """Names of the measures to show: of speed, and the task's own of quality where there are references."""
-    names = [*_SPEED, *_QUALITY_OF_TASK.get(runs[0].keys.get("task", ""), ())]
-    scores = score_runs(runs, choose_measures(names))
-    return [name for name in names if any(of_run.value(name) is not None for of_run in scores.values())]
+def decoder_measures(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[str]:
+    """Those of `names` (the usual ones) that any of the runs has."""
+    measures = choose_measures(names or DEFAULT_MEASURES)
+    scores = score_runs(runs, measures)
+    found = [m.name for m in measures if any(of_run.value(m.name) is not None for of_run in scores.values())]
+    if not found:
+        raise AnalysisError(f"{runs[0].folder}: expected one of {', '.join(m.name for m in measures)}, got none")
+    return found
 
 
-def decoder_series(runs: Sequence[Run], name: str, x: str) -> list[Series]:
+def groups_of_decoders(runs: Sequence[Run], keys: Sequence[str] | None) -> dict[str, list[Run]]:
+    """Runs that belong on one panel, by what tells them from the others: the values of `keys` (model and task)."""
+    wanted = ["model", "task"] if keys is None else keys
+    known = [key for key in wanted if key in differing_keys(runs)]
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        shown = [run.shown(key) if key in ("model", "task") else f"{key} {run.shown(key)}" for key in known]
+        groups.setdefault(", ".join(shown), []).append(run)
+    return groups
+
+
+def decoder_series(runs: Sequence[Run], name: str, x: str, scoring: Scoring | None = None) -> list[Series]:
     """A line a draft method over `x`, one of TREE_KEYS; values over those of plain decoding of the same seed.
 
     Of several drafts of one size (other trees, draft models, draft temperatures) the best by the measure counts; where
@@ -49,7 +62,7 @@ def decoder_series(runs: Sequence[Run], name: str, x: str) -> list[Series]:
     if not drafted:
         raise AnalysisError(f"{runs[0].folder}: expected runs with drafts, got plain decoding alone")
     by = "block_efficiency" if MEASURES[name].needs_reference else name
-    scores = score_runs(runs, choose_measures([by, name]))
+    scores = score_runs(runs, choose_measures([by, name]), scoring)
 
     def over_plain(measure: str, together: Sequence[Run]) -> list[float]:
         values = [relative_value(scores, run, measure) for run in together]

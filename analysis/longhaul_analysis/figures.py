@@ -6,14 +6,16 @@ Runs that differ in seed alone are one line or bar: the mean, with the standard 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .decoders import Series, decoder_measures, decoder_series
+from .decoders import Series, decoder_measures, decoder_series, groups_of_decoders
 from .errors import AnalysisError, UsageError
 from .lengths import LENGTH_MEASURES, Mark, length_values, marks_of
-from .measures import MEASURES, Measure, missing_reason
+from .measures import MEASURES, Measure, Scoring, measure_of_task, missing_reason
 from .runs import TREE_KEYS, Run, differing_keys, is_baseline_of
 from .scores import score_runs, standard_error
 
@@ -30,7 +32,16 @@ _AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "acce
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None) -> None:
+@dataclass(frozen=True)
+class Panels:
+    """What a figure of decoders shows: a column a measure, a row a value of the keys."""
+
+    measures: Sequence[str] | None = None  # None: block efficiency, MBSU, token rate, accuracy
+    rows: Sequence[str] | None = None  # job keys; None: model and task, where they differ
+    scoring: Scoring | None = None
+
+
+def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None, panels: Panels | None = None) -> None:
     """Writes a figure of `kind` (KINDS); with `x` lines over that job key, else a bar a job.
 
     UsageError for a kind, key or file name that is none; AnalysisError where the runs lack what it shows.
@@ -39,9 +50,10 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         raise UsageError(f"--kind: expected one of {', '.join(KINDS)}; got {kind!r}")
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--output: expected a name that ends in {', '.join(FORMATS)}; got {str(path)!r}")
+    if panels is not None and kind != "decoders":
+        raise UsageError(f"--measures, --rows, --draft-ratio: expected none with {kind}; they are of decoders")
     if kind == "decoders":
-        figure = _decoders(runs, x or TREE_KEYS[0])
-        _save(figure, path)
+        _save(_decoders(runs, x or TREE_KEYS[0], panels or Panels()), path)
         return
     if kind == "lengths":
         _save(_lengths(runs, x), path)
@@ -69,6 +81,19 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
     _save(figure, path)
 
 
+def _compact(svg: str) -> str:
+    """The same picture in half the bytes: coordinates to a tenth of a point, no comments, names or indentation."""
+
+    def shorter(tag: re.Match[str]) -> str:
+        text = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", tag[0])
+        text = re.sub(r' transform="rotate\(-?0(\.0)? [^"]*\)"', "", text)
+        return re.sub(r' id="[A-Za-z.0-9]+_\d+"', "", text)  # of groups; what is referred to has other names
+
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", shorter, svg)
+    return re.sub(r"\s*\n\s*", "\n", svg)
+
+
 def _new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure  # takes half a second, which tables need not wait for
 
@@ -80,18 +105,27 @@ def _open_frame(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _decoders(runs: Sequence[Run], x: str) -> Figure:
-    """A panel a measure, a line a draft method, relative to plain decoding."""
-    names = decoder_measures(runs)
-    figure = _new_figure(3.2 * len(names), 3.2)
-    for place, name in enumerate(names):
-        series = decoder_series(runs, name, x)
-        axes = figure.add_subplot(1, len(names), place + 1)
-        axes.set_prop_cycle(color=_COLOURS)
-        axes.axhline(1, color="0.6", linewidth=1)
-        _draw_lines(axes, series, legend=place == 0)
-        axes.set(xlabel=x, title=f"{MEASURES[name].title} / ar")
-        _open_frame(axes)
+def _decoders(runs: Sequence[Run], x: str, panels: Panels) -> Figure:
+    """A column a measure, a row a model and task, a line a draft method, relative to plain decoding."""
+    names = decoder_measures(runs, panels.measures)
+    groups = groups_of_decoders(runs, panels.rows)
+    figure = _new_figure(3.2 * len(names), 3.2 if len(groups) == 1 else 2.6 * len(groups))
+    all_axes = figure.subplots(len(groups), len(names), squeeze=False)
+    for row, (label, together) in enumerate(groups.items()):
+        for column, name in enumerate(names):
+            axes = all_axes[row, column]
+            measure = measure_of_task(MEASURES[name], together[0].keys.get("task"))
+            series = decoder_series(together, name, x, panels.scoring) if measure else []
+            if measure is None or not series:  # Dolly has no accuracy
+                axes.set_axis_off()
+                continue
+            axes.set_prop_cycle(color=_COLOURS)
+            axes.axhline(1, color="0.6", linewidth=1)
+            _draw_lines(axes, series, legend=row == column == 0)
+            axes.set(title=f"{measure.title} / ar", ylabel=label if column == 0 else "")
+            if row == len(groups) - 1:
+                axes.set_xlabel(x)
+            _open_frame(axes)
     return figure
 
 
@@ -266,9 +300,12 @@ def _mean(values: Sequence[float]) -> float:
 def _save(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context
 
+    settings = {"svg.hashsalt": "longhaul", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     try:
-        with rc_context({"svg.hashsalt": "longhaul", "svg.fonttype": "none"}):
+        with rc_context(settings):
             figure.savefig(path, metadata=metadata)
+        if path.suffix.lower() == ".svg":
+            path.write_text(_compact(path.read_text(encoding="utf-8")), encoding="utf-8")
     except OSError as error:
         raise AnalysisError(f"{path}: expected a file that can be written, got {error.strerror}") from None

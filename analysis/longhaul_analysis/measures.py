@@ -54,7 +54,7 @@ class Measure:
     @property
     def needs_reference(self) -> bool:
         """Whether it compares with references."""
-        return self.family in ("corpus", "rouge")
+        return self.family in ("corpus", "rouge", "own")
 
 
 def exp_of(loss: float) -> float:
@@ -99,6 +99,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("loops", "loops", 3, "loops", "share of items whose text repeats itself"),
         Measure("loop_onset", "loop onset", 1, "loops",
                 "tokens before the first repeated one, mean over the items that repeat themselves"),
+        Measure("accuracy", "accuracy", 2, "own", "the task's own measure: BLEU for wmt, ROUGE-2 for xsum"),
         Measure("tokens", "tokens", 1, "statistics", "tokens per item, mean over items"),
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
@@ -111,18 +112,32 @@ MEASURES: Mapping[str, Measure] = {
 }  # fmt: skip
 
 
+_ACCURACY_OF_TASK = {"wmt": "bleu", "xsum": "rouge2"}  # as the papers have it
+
+
+def measure_of_task(measure: Measure, task: str | None) -> Measure | None:
+    """What `accuracy` is for a task, None where the task has none; any other measure itself."""
+    if measure.family != "own":
+        return measure
+    name = _ACCURACY_OF_TASK.get(task or "")
+    return MEASURES[name] if name else None
+
+
 def choose_measures(names: Sequence[str] | None) -> list[Measure]:
     """The measures of these names; None: all. UsageError for what is none."""
     for name in names or []:
         if name not in MEASURES:
             raise UsageError(f"measure: expected one of {', '.join(MEASURES)}; got {name!r}")
-    return [MEASURES[name] for name in dict.fromkeys(MEASURES if names is None else names)]
+    if names is None:
+        return [measure for measure in MEASURES.values() if measure.family != "own"]  # it is one of the others
+    return [MEASURES[name] for name in dict.fromkeys(names)]
 
 
 def missing_reason(measure: Measure) -> str:
     """What a run needs to have the measure."""
     needs = {
         "corpus": "references: references.jsonl in the run folder, or --references FILE",
+        "own": "task = wmt or xsum, with references: references.jsonl in the run folder, or --references FILE",
         "rouge": "references: references.jsonl in the run folder, or --references FILE",
         "words": "texts that are long enough",
         "tokens": "token ids: run the job with token-ids = true",
@@ -133,6 +148,8 @@ def missing_reason(measure: Measure) -> str:
         "statistics": "stats.jsonl in the run folder",
         "summary": "summary.json in the run folder",
     }[measure.family]
+    if measure.name == "mbsu":
+        needs += " (with --draft-ratio, of drafts by a draft model with a fixed draft-tree)"
     if measure.name == "speedup":
         needs = "baseline = true in the job, or the same job with draft = ar beside it"
     return f"expected {needs}; got none"
@@ -144,6 +161,7 @@ class Scoring:
 
     tokenizer: str = "13a"  # of BLEU: a name of sacrebleu's
     stemmer: bool = True  # ROUGE: Porter's, as the summarisation papers have it (ROUGE-1.5.5 -m)
+    draft_ratio: float | None = None  # MBSU: draft parameters / target parameters, in place of the run's own
 
     def corpus_metric(self, name: str) -> Metric:
         """A fresh metric of sacrebleu; UsageError for a tokenizer that it does not have."""
@@ -214,7 +232,7 @@ def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
 
 def item_ratios(items: Sequence[Item], measures: Iterable[Measure], scoring: Scoring) -> dict[str, NDArray[np.float64]]:
     """Of each measure that is a ratio of sums: [item, (part, whole)]; 0 and 0 where an item does not have it."""
-    wanted = [measure for measure in measures if measure.family not in ("corpus", "summary")]
+    wanted = [measure for measure in measures if measure.family not in ("corpus", "summary", "own")]
     table = {measure.name: np.zeros((len(items), 2)) for measure in wanted}
     families = dict.fromkeys(measure.family for measure in wanted)
     for place, item in enumerate(items):
@@ -265,7 +283,7 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
         return _own_likelihood(item)
     if family == "loops":
         return _loops(item)
-    return _statistics(item)
+    return _statistics(item, scoring)
 
 
 # LongWriter (arXiv 2408.07055, evaluation/pred.py): Chinese characters, and runs of a to z that no other letter, digit
@@ -340,7 +358,7 @@ def _own_likelihood(item: Item) -> dict[str, Ratio]:
     return {"own_perplexity": (item.own_nll, float(item.num_tokens))}
 
 
-def _statistics(item: Item) -> dict[str, Ratio]:
+def _statistics(item: Item, scoring: Scoring) -> dict[str, Ratio]:
     def ratio(part: str, whole: str) -> Ratio:
         return float(item.stats.get(part, 0)), float(item.stats.get(whole, 0))
 
@@ -350,13 +368,18 @@ def _statistics(item: Item) -> dict[str, Ratio]:
         ratios["acceptance"] = ratio("accepted", "drafted")
         ratios["drafts_per_call"] = ratio("drafted", "target_calls")
         ratios["resampled"] = ratio("accepted_resampled", "accepted")
-        ratios["mbsu"] = _memory_bound(item)
+        ratios["mbsu"] = _memory_bound(item, scoring.draft_ratio)
     return ratios
 
 
-def _memory_bound(item: Item) -> Ratio:
-    """Tokens, and target calls with what drafts cost beside them; where nothing was drafted that is nothing."""
+def _memory_bound(item: Item, draft_ratio: float | None) -> Ratio:
+    """Tokens, and target calls with what drafts cost beside them; where nothing was drafted that is nothing.
+
+    `draft_ratio`: the cost of a level of the draft tree, for another pair of models than the run's.
+    """
     tokens, calls = float(item.stats.get("num_tokens", 0)), float(item.stats.get("target_calls", 0))
+    if draft_ratio is not None and item.stats.get("draft_calls", 0) > 0:
+        return (0.0, 0.0) if item.draft_depth is None else (tokens, calls * (item.draft_depth * draft_ratio + 1))
     efficiency, mbsu = item.stats.get("block_efficiency", 0), item.stats.get("mbsu", 0)
     if mbsu > 0:
         return tokens, calls * efficiency / mbsu

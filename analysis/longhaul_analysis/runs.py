@@ -37,6 +37,9 @@ DRAFT_KEYS = frozenset(
     }
 )  # fmt: skip
 
+# Draft methods whose every level of the tree is a pass of a draft model.
+MODEL_DRAFTS = frozenset({"sd", "spectr", "specinfer", "rsd-c", "rsd-s"})
+
 # Tokens that make a loop where the job does not say (stop-loops = 0).
 LOOP_LENGTH = 64
 
@@ -47,9 +50,10 @@ TREE_KEYS = ("draft-depth", "draft-nodes")
 STATISTICS: Mapping[str, type] = {
     "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
     "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
-    "accepted_ngram_path": int, "accepted_resampled": int, "block_efficiency": float, "mbsu": float,
-    "tokens_per_second": float, "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
-    "resumes": int, "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
+    "accepted_ngram_path": int, "accepted_resampled": int, "draft_model_calls": int, "accepted_draft_model": int,
+    "block_efficiency": float, "mbsu": float, "tokens_per_second": float, "branched_trees": int,
+    "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int, "recomputed_tokens": int,
+    "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
 }  # fmt: skip
 
 
@@ -72,6 +76,7 @@ class Item:
     loop_length: int = LOOP_LENGTH  # tokens that repeat what stands before them make a loop; `stop-loops` of the job
     ends_loops: bool = False  # whether the job ends an item that loops
     required_words: int | None = None  # that the prompt asks for (task longwriter)
+    draft_depth: int | None = None  # levels of the draft trees of a draft model; None: not fixed, or no such model
     stats: dict[str, Any] = field(default_factory=dict)  # seconds, steps, target_calls, drafted, accepted, …
 
     @property
@@ -169,6 +174,7 @@ class Run:
         statistics = _read_statistics(self.folder / "stats.jsonl")
         references = self._references()
         stop_loops = self.stop_loops
+        depth = self.value(TREE_KEYS[0]) if self.keys.get("draft") in MODEL_DRAFTS else None
         seen: dict[str, int] = {}  # id -> place in the input
         count = 0
         for number, line in _lines(path):
@@ -179,6 +185,7 @@ class Run:
             item.stats = statistics.get((item.id, item.sample), {})
             item.reference = references.find(item.id, place)
             item.ends_loops = stop_loops > 0
+            item.draft_depth = None if depth is None else int(depth)
             item.loop_length = stop_loops or LOOP_LENGTH
             item.required_words = references.lengths.get(item.id)
             count += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
-from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios, ratio_value
+from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios, measure_of_task, ratio_value
 from .runs import Item, Run, is_baseline_of
 
 # summary.json's names of what is read from there.
@@ -104,8 +104,11 @@ def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = N
         without_reference=sum(item.reference is None for item in items),
         loss_by_position=loss_by_position(items),
     )
-    ratios = item_ratios(items, measures, scoring)
-    for measure in measures:
+    own = {measure.name: measure_of_task(measure, run.keys.get("task")) for measure in measures}
+    ratios = item_ratios(items, [measure for measure in own.values() if measure], scoring)
+    for name, measure in own.items():
+        if measure is None:
+            continue
         if measure.family == "summary":
             score = _from_summary(run, measure)
         elif measure.family == "corpus":
@@ -116,7 +119,7 @@ def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = N
             score = Score([value for value in values if value is not None])
             score.signature = scoring.rouge_signature if measure.family == "rouge" else ""
         if score.values:
-            result.scores[measure.name] = score
+            result.scores[name] = score
     return result
 
 

@@ -15,6 +15,7 @@ from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
 from .runs import DRAFT_KEYS, TREE_KEYS, Run, differing_keys
 from .scores import RunScores, relative_value, score_runs, standard_error
+from .significance import item_error
 
 DEFAULT_MEASURES = (
     "bleu", "chrf", "rouge1", "rouge2", "rougeL", "distinct", "repetition", "perplexity", "bits_per_byte",
@@ -28,6 +29,7 @@ class Cell:
 
     measure: Measure
     values: list[float] = field(default_factory=list)  # one a run
+    item_error: float | None = None  # the standard error, where that is over items
 
     @property
     def mean(self) -> float | None:
@@ -36,8 +38,8 @@ class Cell:
 
     @property
     def standard_error(self) -> float | None:
-        """Over the runs; None for fewer than two."""
-        return standard_error(self.values)
+        """Over the items if that was asked, else over the runs; None for fewer than two."""
+        return standard_error(self.values) if self.item_error is None else self.item_error
 
     def text(self, plus_minus: str = " ± ") -> str:
         """Mean and, of several runs, standard error, with the digits of the measure; "" where there is none."""
@@ -73,8 +75,14 @@ class Table:
     row_keys: list[str]
     columns: list[Column] = field(default_factory=list)
     rows: list[tuple[tuple[str, ...], list[Cell]]] = field(default_factory=list)  # values of the row keys, cells
+    titles: list[str] = field(default_factory=list)  # of all columns for people, the row keys first; none: the usual
     signatures: dict[str, str] = field(default_factory=dict)  # measure title -> what a paper says beside it
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> list[str]:
+        """The titles as tables for people have them."""
+        return self.titles or [*self.row_keys, *(column.title for column in self.columns)]
 
 
 def make_table(
@@ -83,13 +91,14 @@ def make_table(
     rows: Sequence[str] | None,
     scoring: Scoring | None = None,
     relative: bool = False,
+    item_errors: bool = False,
 ) -> Table:
     """Scores the runs and lays them out.
 
     `rows`: job keys, or "run" for a row a run; None: the keys in which the runs differ, but for the seed. `columns`:
     measures, and job keys to spread them over; None: the usual measures that any run has. `relative`: values over those
-    of plain decoding of the same seed. UsageError for names that are neither, and where a cell would hold runs that
-    differ in more than the seed.
+    of plain decoding of the same seed. `item_errors`: standard errors over items, not over seeds. UsageError for names
+    that are neither, and where a cell would hold runs that differ in more than the seed.
     """
     scoring = scoring or Scoring()
     spread_keys = [name for name in columns or () if name not in MEASURES]
@@ -116,6 +125,10 @@ def make_table(
     for label in sort_labels(cells):
         per_spread = [cells[label].get(spread, []) for spread in spreads]
         cells_of_row = [_cell(measure, of, scores, relative) for of in per_spread for measure in measures]
+        if item_errors:
+            pairs = [(of, measure) for of in per_spread for measure in measures]
+            for cell, (of, measure) in zip(cells_of_row, pairs, strict=True):
+                cell.item_error = item_error(of, measure, scoring) if cell.values else None
         table.rows.append((label, cells_of_row))
     for measure in measures:
         _explain(table, measure, list(scores.values()), asked=bool(names))
@@ -204,7 +217,7 @@ def _explain(table: Table, measure: Measure, scores: Sequence[RunScores], asked:
 
 def as_markdown(table: Table) -> str:
     """A pipe table, with the signatures below it."""
-    head = [*table.row_keys, *(column.title for column in table.columns)]
+    head = table.head
     rows = [[*label, *(cell.text() for cell in cells)] for label, cells in table.rows]
     rows = [[value.replace("|", "\\|") for value in row] for row in rows]
     widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
@@ -227,7 +240,7 @@ def as_latex(table: Table) -> str:
     """A tabular with the rules of the booktabs package, the signatures in comments above it."""
     lines = [f"% {line}" for line in _signature_lines(table)]
     lines.append(f"\\begin{{tabular}}{{{'l' * len(table.row_keys)}{'r' * len(table.columns)}}}")
-    head = [*table.row_keys, *(column.title for column in table.columns)]
+    head = table.head
     lines += ["\\toprule", f"{' & '.join(_latex(name) for name in head)} \\\\", "\\midrule"]
     for label, cells in table.rows:
         values = [cell.text(" \\pm ") for cell in cells]

@@ -84,6 +84,10 @@ REFUSED = [
     (["compare", NGRAM, PLAIN, "--measures", "speedup"], 2, "expected measures with items to draw from, got speedup"),
     (["compare", NGRAM, PLAIN, "--measures", "loss"], 1, "loss: expected nll"),
     (["table", SWEEP, "--rows", "temperature"], 2, "differ in draft; add draft to --rows"),
+    (["table", SWEEP, "--draft-ratio", "0"], 2, "such as 0.017, got '0'"),
+    (["table", SWEEP, "--errors", "items", "--relative"], 2, "--errors: expected seeds with --relative, got items"),
+    (["table", SWEEP, "--columns", "bleu", "--titles", "a,b,c"], 2, "--titles: expected 2 names, as many as the table"),
+    (["compare", NGRAM, PLAIN, "--fail-on-loss", "2"], 2, "expected a level of significance, such as 0.01, got '2'"),
     (["table", SWEEP, "--format", "html"], 2, "invalid choice: 'html'"),
     (["figure", SWEEP, "--kind", "speed"], 2, "required: -o/--output"),
     (["figure", SWEEP, "--kind", "pie", "-o", "x.svg"], 2, "--kind: expected one of"),
@@ -100,6 +104,22 @@ def test_what_is_wrong_is_one_line(arguments, code, message, capsys):
     assert captured.err.startswith("error: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_a_significant_loss_is_exit_code_1(make_run, capsys):
+    references = {f"item-{n}": "one two three four" for n in range(30)}
+    folders = [
+        make_run(draft, [{"text": text}] * 30, {"draft": draft, "task": "xsum"}, references=references)
+        for draft, text in (("ar", "one two three"), ("sd", "one six"))
+    ]
+    words = ["--measures", "accuracy", "--pool", "draft"]
+    assert main(["compare", *map(str, folders), *words]) == 0
+    assert "sd" in capsys.readouterr().out
+    assert main(["compare", *map(str, folders), *words, "--fail-on-loss", "0.01"]) == 1
+    captured = capsys.readouterr()
+    assert "ROUGE-2 over 30 items" in captured.out
+    assert captured.err.startswith("error: sd: ROUGE-2: expected no loss against ar, got -")
+    assert main(["compare", *map(str, reversed(folders)), *words[:2], "--fail-on-loss", "0.01"]) == 0, "a gain"
 
 
 def test_help_names_every_command(capsys):

@@ -1,9 +1,12 @@
+import re
+from xml.etree import ElementTree
+
 import pytest
 from conftest import NGRAM, SWEEP, decoder_runs, one_run
 
-from longhaul_analysis import AnalysisError, UsageError, draw_figure, open_runs
+from longhaul_analysis import AnalysisError, Scoring, UsageError, draw_figure, open_runs
 from longhaul_analysis.decoders import decoder_series
-from longhaul_analysis.figures import _speeds_by_length
+from longhaul_analysis.figures import Panels, _speeds_by_length
 
 
 def svg(tmp_path, runs, kind, **options):
@@ -117,3 +120,34 @@ def test_decoders_that_cannot_be_drawn(make_run, tmp_path):
     runs[0].keys["temperature"] = "0.5"
     with pytest.raises(UsageError, match="differ in drafts and seed alone, got other temperature"):
         svg(tmp_path, runs, "decoders")
+
+
+def test_a_row_of_panels_for_each_model_and_task(make_run, tmp_path):
+    runs = [*decoder_runs(make_run, "xsum"), *decoder_runs(make_run, "dolly")]
+    text = svg(tmp_path, runs, "decoders")
+    assert all(word in text for word in ("ROUGE-2 / ar", "xsum", "dolly"))
+    assert text.count("MBSU / ar") == 2
+    few = Panels(measures=["block_efficiency"], rows=["task"])
+    text = svg(tmp_path, runs, "decoders", panels=few)
+    assert text.count("block efficiency / ar") == 2
+    assert "MBSU" not in text
+    with pytest.raises(UsageError, match="expected none with speed; they are of decoders"):
+        svg(tmp_path, runs, "speed", panels=few)
+
+
+def test_an_svg_is_small_and_whole(make_run, tmp_path):
+    text = svg(tmp_path, decoder_runs(make_run, "xsum"), "decoders")
+    assert len(text) < 10_000 * text.count(" / ar")
+    names = set(re.findall(r'id="([^"]*)"', text))
+    assert names
+    assert set(re.findall(r'(?:url\(|href=")#([^")]*)', text)) <= names
+    ElementTree.fromstring(text)
+    # Coordinates lose digits, labels do not.
+    folders = [make_run(f"{n}", [{}], {"max-tokens": n}, {"decode_tokens_per_second": 0.125 * n}) for n in (1, 2)]
+    labels = re.findall(r">([0-9.]+)</text>", svg(tmp_path, open_runs(folders), "speed", x="max-tokens"))
+    assert any(len(label) >= 4 for label in labels), labels
+
+
+def test_mbsu_of_another_ratio_is_drawn(make_run):
+    points = decoder_series(decoder_runs(make_run), "mbsu", "draft-depth", Scoring(draft_ratio=0.25))
+    assert {line.label: line.points for line in points}["sd"] == {4: [1, 1]}  # 2 / (4 * 0.25 + 1)

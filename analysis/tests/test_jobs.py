@@ -32,11 +32,12 @@ def rsd(tmp_path):
         shutil.copy(JOBS / shared, tmp_path / "jobs")
     (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
     for file in (tmp_path / "jobs" / "rsd").glob("*.cfg"):
-        kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ")
+        kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ",
+                "variant rsd-s-2x3 ")  # fmt: skip
         lines = [
             line for line in file.read_text().splitlines() if not line.startswith("variant") or line.startswith(kept)
         ]
-        file.write_text("\n".join(lines).replace("1 | 2 | 3", "1 | 2").replace(" | 4 | 5", "") + "\n")
+        file.write_text("\n".join(lines).replace("1 | 2 | 3", "1 | 2") + "\n")
     return tmp_path / "jobs" / "rsd"
 
 
@@ -44,7 +45,7 @@ def rsd(tmp_path):
 def test_an_experiment_ends_in_the_papers_table_and_figure(rsd):
     runs = rsd.parents[1] / "runs" / "rsd"
     few = ["--limit=2", "--max-tokens=6", "--threads=1"]
-    for number, task, quality in (("1", "xsum", "rouge2"), ("2", "wmt", "bleu"), ("1", "dolly", None)):
+    for number, task, quality in (("1", "xsum", "accuracy"), ("2", "wmt", "accuracy"), ("1", "dolly", None)):
         done = script(rsd / "run.sh", number, task, *few)
         assert done.returncode == 0, done.stderr
         output = runs / f"experiment-{number}-{task}"
@@ -52,12 +53,14 @@ def test_an_experiment_ends_in_the_papers_table_and_figure(rsd):
         head, *rows = (output / "paper.csv").read_text().splitlines()
         assert head.startswith(f"{size},draft,draft-tree,block_efficiency,block_efficiency_se,")
         assert quality is None or f",{quality}," in head
-        decoders = {"1": ["ar", "rsd-c", "rsd-s", "rsd-s", "sd"], "2": ["ar", "rsd-c", "sd"]}[number]
+        decoders = {"1": ["ar", "rsd-c", "rsd-s", "rsd-s", "sd"], "2": ["ar", "rsd-c", "rsd-s", "sd"]}[number]
         assert sorted(row.split(",")[1] for row in rows) == decoders
         relative = (output / "relative.md").read_text()
         assert "MBSU / ar" in relative
         assert "1.000 ± 0.000" in relative
         assert (output / f"figure-{int(number) + 3}.svg").read_text().count("rsd-") > 0
+        tested = quality and (output / "accuracy.txt").read_text()
+        assert tested is None or "difference" in tested
         job = (output / "draft=ar,seed=1" / "job.cfg").read_text()
         assert ("temperature = 0.3" in job) == (task != "dolly")
         assert ("top-p = 0.95" in job) == (task == "dolly")
@@ -82,8 +85,8 @@ def test_sentences_without_references_end_in_tables_too(rsd, tmp_path):
     few = ["--limit=2", "--max-tokens=6", "--threads=1"]
     done = script(rsd / "run.sh", "2", "wmt", f"--data={tmp_path}/mine.txt", *few)
     assert done.returncode == 0, done.stderr
-    assert "warning: the data has no references, so the tables are without bleu; " in done.stderr
-    assert "bleu" not in (tmp_path / "runs" / "rsd" / "experiment-2-wmt" / "paper.csv").read_text()
+    assert "warning: the data has no references, so the tables are without accuracy; " in done.stderr
+    assert "accuracy" not in (tmp_path / "runs" / "rsd" / "experiment-2-wmt" / "paper.csv").read_text()
 
 
 @pytest.fixture
@@ -132,10 +135,96 @@ def test_the_ordering_has_a_row_a_temperature_and_decoder(rsd):
     assert done.returncode == 0, done.stderr
     rows = (rsd.parents[1] / "runs" / "rsd" / "ordering" / "paper.csv").read_text().splitlines()[1:]
     assert [row.split(",")[:4] for row in rows] == [
-        [temperature, depth, nodes, draft]
+        [temperature, nodes, draft, tree]
         for temperature in ("0.3", "1")
-        for depth, nodes, draft in (("3", "3", "sd"), ("3", "12", "rsd-s"))
+        for nodes, draft, tree in (("", "ar", ""), ("6", "rsd-s", "2x3"), ("6", "sd", "6"))
     ]
+    done = script(rsd / "run.sh", "ordering", "--limit=2", "--max-tokens=6", "--threads=1", "--token-rates=false")
+    assert done.returncode == 0, done.stderr
+    head = (rsd.parents[1] / "runs" / "rsd" / "ordering" / "paper.md").read_text().splitlines()[0]
+    assert "tokens/s" not in head
+    assert "MBSU" in head
+    assert "temperature 0.3" in (rsd.parents[1] / "runs" / "rsd" / "ordering" / "ordering.svg").read_text()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_the_matrix_ends_in_one_table_and_one_figure(rsd, tmp_path):
+    few = ["--limit=2", "--max-tokens=6", "--threads=1", "--draft-ratio=0.017"]
+    names = ["--tasks=xsum,dolly", f"--xsum-data={rsd}/sample/xsum.jsonl", "--experiments=2"]
+    done = script(rsd / "run.sh", "all", *names, *few, SEEDS="7")
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / "runs" / "rsd" / "all"
+    table = (output / "paper.md").read_text()
+    assert table in done.stdout
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
+    assert head == ["Model", "Task", "Comp.", "Dec.", "Spec.", "Eff.", "MBSU", "TR", "Acc."]
+    drafts = [["", "ar", ""], ["6", "rsd-c", "3,1"], ["6", "rsd-s", "2x3"], ["6", "sd", "6"]]
+    assert [row[:5] for row in rows[:8]] == [["model", task, *of] for task in ("dolly", "xsum") for of in drafts]
+    (chain,) = (row for row in rows if row[1:4] == ["xsum", "6", "sd"])
+    assert float(chain[6].split()[0]) == pytest.approx(float(chain[5].split()[0]) / (6 * 0.017 + 1), abs=2e-3)
+    figure = (output / "figure-5.svg").read_text()
+    assert "dolly" in figure
+    assert "xsum" in figure
+    assert figure.count("MBSU / ar") == 2
+    assert (output / "model" / "experiment-2-xsum" / "accuracy.txt").exists()
+    assert not (output / "model" / "experiment-2-dolly" / "accuracy.txt").exists()
+    assert (output / "model" / "experiment-2-xsum" / "sd-6,seed=7").is_dir()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_a_decoder_that_loses_accuracy_is_an_error(rsd, tmp_path):
+    reference = "the old bridge over the river was closed on Monday"
+    lines = [json.dumps({"id": f"a{n}", "document": f"Number {n}.", "summary": f"{reference} {n}"}) for n in range(12)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines) + "\n")
+    words = ["all", "--tasks=xsum", "--experiments=1", f"--xsum-data={tmp_path}/mine.jsonl"]
+    few = ["--max-tokens=4", "--threads=1"]
+    assert script(rsd / "run.sh", *words, *few).returncode == 0
+    output = tmp_path / "runs" / "rsd" / "all" / "model" / "experiment-1-xsum"
+    for seed in (1, 2):  # as if plain decoding had been perfect
+        results = output / f"draft=ar,seed={seed}" / "results.jsonl"
+        items = [json.loads(line) | {"text": reference} for line in results.read_text().splitlines()]
+        results.write_text("".join(json.dumps(item) + "\n" for item in items))
+    done = script(rsd / "run.sh", *words, *few)
+    assert done.returncode == 1
+    assert "sd: ROUGE-2: expected no loss against ar, got -" in done.stderr
+    assert (tmp_path / "runs" / "rsd" / "all" / "paper.md").exists(), "the tables are there all the same"
+
+
+def test_chat_models_end_their_answers_themselves(asked):
+    def options(*words):
+        return [word for word in asked(75, *words)[0] if word.startswith(("--stop", "--chat=", "--max-tokens"))]
+
+    assert options("1", "xsum") == ["--stop=\\n"]
+    assert options("1", "wmt", "--model=/models/Llama-2-7b-hf") == ["--stop=\\n"]
+    assert options("1", "wmt", "--stop=") == ["--stop="]
+    for model in ("Llama-2-7b-chat-hf", "Llama-3.1-8B-Instruct", "gemma-2-2b-it"):
+        assert options("1", "xsum", f"--model=/models/{model}") == ["--chat=true"]
+        assert options("1", "xsum", f"--model=/models/{model}", "--chat=false") == ["--stop=\\n", "--chat=false"]
+    assert options("1", "wmt", "--chat=true") == ["--chat=true"]
+    assert options("2", "wmt", "--template=my-chat.txt") == []
+    assert options("2", "wmt", "--chat-template=llama2") == ["--chat=true"]
+    assert options("1", "dolly") == ["--max-tokens=256"]
+    assert options("1", "dolly", "--max-tokens=64", "--model=/models/a-chat") == ["--chat=true", "--max-tokens=64"]
+
+
+def test_rates_are_block_efficiencies_over_measured_times(tmp_path):
+    line = {"draft": "rsd-s", "tree": "6x5", "accept": 0.7, "ratio": 0.02, "block_efficiency": 2.9,
+            "draft_seconds": 0.1, "target_seconds": 0.9, "tokens_per_second": 2.9, "ar_tokens_per_second": 1.25,
+            "speedup": 2.32}  # fmt: skip
+    lines = [line, line | {"draft": "sd", "tree": "7"}]
+    bench = {"shape": "7b", "precision": "bf16", "kernels": "avx2", "threads": 2, "lines": lines}
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/asked\ncat <<'END'\n{json.dumps(bench)}\nEND\n")
+    program.chmod(0o755)
+    words = ["rates", f"--output={tmp_path}/rates", "--rounds=1"]
+    done = script(JOBS / "rsd" / "run.sh", *words, LONGHAUL_PROGRAM=program)
+    assert done.returncode == 0, done.stderr
+    wanted = "bench speculation --shape=7b --draft-shape=115m --acceptance=0.7 --rounds=1 --json"
+    assert (tmp_path / "asked").read_text().strip() == wanted
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in done.stdout.splitlines() if "|" in row]
+    assert rows[2][:8] == ["RSD-S", "6x5", "100.0", "900.0", "0.70", "2.90", "2.90", "2.32"], "measured"
+    assert rows[2][8:] == ["3.221", "2.928", "3.22", "2.58"], "with the paper's block efficiency"
+    assert rows[3][8:] == [""] * 4, "a tree that the paper does not have"
 
 
 def test_bad_words_end_in_the_usage(rsd):

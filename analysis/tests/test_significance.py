@@ -4,7 +4,7 @@ import pytest
 from conftest import NGRAM, SWEEP, one_run
 from test_scores import run_python, texts_of, write_for_the_libraries
 
-from longhaul_analysis import AnalysisError, UsageError, choose_measures, compare_runs, open_runs
+from longhaul_analysis import AnalysisError, UsageError, choose_measures, compare_runs, losses, open_runs
 
 OTHER = SWEEP / "draft=ngram,seed=2"
 
@@ -81,3 +81,43 @@ def test_other_items_or_references_are_refused(make_run):
         compare_runs([first, otherwise], choose_measures(["bleu"]))
     with pytest.raises(UsageError, match="expected two runs or more, got 1"):
         compare_runs([first], choose_measures(["bleu"]))
+
+
+def decoder(make_run, draft, seed, texts):
+    references = {f"item-{n}": "one two three four" for n in range(len(texts))}
+    items = [{"text": text} for text in texts]
+    keys = {"task": "xsum", "draft": draft, "seed": seed}
+    return one_run(make_run(f"{draft}-{seed}", items, keys, references=references))
+
+
+def test_runs_of_a_decoder_are_one_system(make_run):
+    good, bad = ["one two three", "one two six"] * 20, ["one six three", "one six"] * 20
+    runs = [
+        decoder(make_run, "sd", 1, bad), decoder(make_run, "sd", 2, bad), decoder(make_run, "rsd-s", 1, good),
+        decoder(make_run, "rsd-s", 2, good[::-1]), decoder(make_run, "ar", 1, good), decoder(make_run, "ar", 2, good),
+    ]  # fmt: skip
+    (accuracy,) = compare_runs(runs, choose_measures(["accuracy"]), num_draws=1000, pool=["draft"])
+    assert accuracy.measure.name == "rouge2"
+    assert [system.run for system in accuracy.systems] == ["ar", "sd", "rsd-s"], "plain decoding first"
+    plain, worse, same = accuracy.systems
+    assert plain.score == pytest.approx(compare_runs(runs[4:], [accuracy.measure])[0].systems[0].score)
+    assert worse.difference < -5
+    assert same.difference == pytest.approx(0)
+    (line,) = losses([accuracy], 0.01)
+    assert line.startswith("sd: ROUGE-2: expected no loss against ar, got -")
+    assert line.endswith("(level 0.01 over 2 comparisons)")
+    assert losses([accuracy], 0.001) == [], "1000 draws cannot show that much"
+    for measure in choose_measures(["chrf", "bleu"]):  # no 4-gram matches: smoothed BLEU shrinks with the corpus
+        (corpus,) = compare_runs(runs, [measure], num_draws=200, pool=["draft"])
+        alone = compare_runs(runs[4:], [measure], num_draws=200)[0].systems[0]
+        assert corpus.systems[0].score == pytest.approx(alone.score)
+        assert corpus.systems[1].difference <= 0
+        assert corpus.systems[2].difference == pytest.approx(0)
+
+
+def test_a_loss_of_one_item_is_none(make_run):
+    texts = ["one two three", "one two six"] * 20
+    runs = [decoder(make_run, "ar", 1, texts), decoder(make_run, "sd", 1, ["six", *texts[1:]])]
+    comparisons = compare_runs(runs, choose_measures(["accuracy"]), pool=["draft"])
+    assert comparisons[0].systems[1].difference < 0
+    assert losses(comparisons, 0.01) == []

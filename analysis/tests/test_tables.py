@@ -5,7 +5,7 @@ import math
 import pytest
 from conftest import SWEEP, decoder_runs, one_run
 
-from longhaul_analysis import AnalysisError, UsageError, make_table, open_runs
+from longhaul_analysis import AnalysisError, Scoring, UsageError, make_table, open_runs
 from longhaul_analysis.tables import as_csv, as_json, as_latex, as_markdown
 
 
@@ -166,3 +166,61 @@ def test_a_speedup_of_texts_that_loop_is_noted(make_run):
     assert make_table(open_runs([folder]), ["tokens"], None).notes == []
     plain = make_run("plain", items[1:], summary={"speedup": 3.0})
     assert make_table(open_runs([plain]), ["speedup"], None).notes == []
+
+
+def test_mbsu_for_another_ratio_of_parameters(make_run):
+    runs = decoder_runs(make_run)
+    table = make_table(runs, ["mbsu"], ["draft", "draft-tree"], Scoring(draft_ratio=0.017))
+    values = {label: cell.mean for label, (cell,) in table.rows}
+    assert values["ar", ""] == 1
+    assert values["sd", "4"] == pytest.approx(2 / (4 * 0.017 + 1))
+    assert values["rsd-s", "3x4"] == pytest.approx(4 / (4 * 0.017 + 1))
+    for run in runs:
+        if run.keys["draft"] == "sd":
+            run.keys["draft-tree"] = "auto"
+    table = make_table(runs, ["mbsu"], ["draft", "draft-tree"], Scoring(draft_ratio=0.017))
+    assert [cell.values for label, (cell,) in table.rows if label[0] == "sd"] == [[]], "its depth is not known"
+
+
+def items_with_calls(make_run, name, calls, **keys):
+    stats = [{"id": f"item-{n}", "num_tokens": 12, "target_calls": count} for n, count in enumerate(calls)]
+    return one_run(make_run(name, [{"num_tokens": 12}] * len(calls), keys, stats=stats))
+
+
+def test_standard_errors_over_items(make_run):
+    calls = [4, 6, 12, 6] * 10
+    runs = [items_with_calls(make_run, f"seed-{seed}", calls, seed=seed) for seed in (1, 2)]
+    ((_, (cell,)),) = make_table(runs, ["block_efficiency"], None, item_errors=True).rows
+    # By linearisation: the two seeds agree on each item, so a second one adds nothing.
+    ratio = 12 * len(calls) / sum(calls)
+    expected = math.sqrt(sum((12 - ratio * count) ** 2 for count in calls)) / sum(calls)
+    assert cell.mean == pytest.approx(ratio)
+    assert cell.standard_error == pytest.approx(expected, rel=0.1)
+    ((_, (over_seeds,)),) = make_table(runs, ["block_efficiency"], None).rows
+    assert over_seeds.standard_error == 0
+    single = items_with_calls(make_run, "single", [4])
+    ((_, (cell,)),) = make_table([single], ["block_efficiency"], None, item_errors=True).rows
+    assert cell.standard_error is None
+
+
+def test_accuracy_is_the_tasks_own_measure(make_run):
+    references = {"item-0": "the cat sat on a mat", "item-1": "one two three four five"}
+    texts = [{"text": "the cat sat on the mat"}, {"text": "one two three four six"}]
+    runs = [
+        one_run(make_run(task, texts, {"task": task}, references=references)) for task in ("wmt", "xsum", "prompts")
+    ]
+    table = make_table(runs, ["accuracy", "bleu", "rouge2"], ["task"], item_errors=True)
+    cells = {label[0]: cells for label, cells in table.rows}
+    assert cells["wmt"][0].values == cells["wmt"][1].values
+    assert cells["xsum"][0].values == cells["xsum"][2].values
+    assert cells["prompts"][0].values == []
+    assert cells["wmt"][0].standard_error == cells["wmt"][1].standard_error
+    assert cells["wmt"][0].standard_error > 0
+
+
+def test_titles_replace_the_names_of_columns(make_run):
+    table = make_table(decoder_runs(make_run), ["mbsu"], ["draft", "draft-tree"])
+    table.titles = ["Dec.", "Spec.", "MBSU"]
+    assert as_markdown(table).startswith("| Dec.  | Spec.")
+    assert "Dec. & Spec. & MBSU" in as_latex(table)
+    assert as_csv(table).startswith("draft,draft-tree,mbsu,")

@@ -16,7 +16,7 @@ struct CommitInfo {
     std::string name;
     std::int64_t replica = 0, epoch = 0, round = 0;
     std::vector<std::string> keys;  ///< of its items
-    std::vector<KvFile> kv_files;
+    std::vector<KvFile> kv_files, draft_kv_files;
     bool damaged = false;  ///< became unreadable after it was first read
 };
 

@@ -6,6 +6,7 @@
 //                        rank: a round exists if its commit does.
 //   R-EPOCH-ROUND.T.h5   the KV file of rank T of the group: new keys and values of all items, [layer, kv_head, token,
 //                        head_dim]
+//   R-EPOCH-ROUND.T.draft.h5   likewise, those of a drafter that has a layer of its own
 //
 // Files never change. They are built in memory (HDF5's core driver, so a full disk cannot corrupt the library's state),
 // written under a temporary name, fsynced, renamed, and the folder is fsynced. One mutex inside this folder serialises
@@ -49,11 +50,13 @@ struct ItemDelta {
 
 /// A KV file, as recorded in its commit.
 struct KvFile {
-    std::string name;
+    std::string name;  ///< kv_file_name or draft_kv_file_name
     std::uint64_t num_bytes = 0;
     std::uint64_t checksum = 0;      ///< XXH3-64 of the whole file
     std::int64_t first_kv_head = 0;  ///< global index
     std::int64_t num_kv_heads = 0;
+
+    [[nodiscard]] bool of_drafter() const;
 };
 
 struct Commit {
@@ -61,7 +64,7 @@ struct Commit {
     CheckpointIdentity identity;
     std::int64_t replica = 0, epoch = 0, round = 0;
     std::vector<ItemDelta> items;
-    std::vector<KvFile> kv_files;
+    std::vector<KvFile> kv_files;  ///< also those of a drafter
 };
 
 /// Copies positions of one item from the device to the host (Device::kv_export_box). Layers are indexed within their
@@ -77,6 +80,7 @@ struct KvSource {
 
 std::string commit_name(std::int64_t replica, std::int64_t epoch, std::int64_t round);
 std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank);
+std::string draft_kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank);
 
 /// Writes `bytes` to `folder`/`name`: temporary file, fsync, rename, fsync of the folder. Never replaces a file: throws
 /// std::logic_error if `name` exists. Throws StorageError; then nothing is visible under `name`.
@@ -114,6 +118,12 @@ struct RestoredItem {
     [[nodiscard]] std::int64_t usable_positions(std::int64_t wanted, const CheckpointIdentity& identity) const;
 };
 
+/// What checkpoints have of the keys and values in a drafter's own layer: positions [first, end) of an item, all heads.
+struct RestoredDraftKv {
+    std::int64_t first = 0, end = 0;  ///< equal: nothing
+    std::vector<std::string> damage;  ///< as RestoredItem::damage
+};
+
 /// The checkpoints of one job in a folder. KV files are verified only when an item is restored.
 class CheckpointStore {
   public:
@@ -121,7 +131,7 @@ class CheckpointStore {
     /// if a commit has another identity or a newer format. Damaged commits are skipped and reported in `damage()`.
     /// Commits of epochs after `max_epoch` are ignored (written by a stale launch). Per item the longest intact chain
     /// wins (most output tokens, then most KV, then newest epoch and round). Not thread-safe.
-    CheckpointStore(std::filesystem::path folder, const CheckpointIdentity& identity, std::int64_t max_epoch);
+    CheckpointStore(const std::filesystem::path& folder, const CheckpointIdentity& identity, std::int64_t max_epoch);
     ~CheckpointStore();
     CheckpointStore(CheckpointStore&&) noexcept;
 
@@ -147,6 +157,16 @@ class CheckpointStore {
     void read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
                  std::int64_t first, std::int64_t count, std::byte* to);
 
+    /// The last positions without a gap, of those before `end`, that are intact in KV files of a drafter with this
+    /// identity (CheckpointIdentity::of_drafter). Files that another drafter wrote are not read. Only for items that
+    /// `restore` returned, with the same `longest_short_text`.
+    RestoredDraftKv restore_draft_kv(const std::string& key, const CheckpointIdentity& drafter, std::int64_t end,
+                                     std::int64_t longest_short_text = std::numeric_limits<std::int64_t>::max());
+
+    /// As read_kv, of the drafter's layer, for positions within what `restore_draft_kv` last returned for the item.
+    void read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
+                       std::int64_t count, std::byte* to);
+
     /// Removes commits that have no item in `unfinished`, with their KV files. Of epochs before `epoch` it also removes
     /// files without a commit: temporary files and KV files of unpublished rounds. Keeps the files that chains of
     /// unfinished items need, and damaged commits while any item is unfinished. Never throws: files that cannot be
@@ -158,10 +178,11 @@ class CheckpointStore {
     std::unique_ptr<State> state_;
 };
 
-/// One round's work for the writer thread of a rank.
+/// One round's work for the writer thread of a rank: a KV file.
 struct RoundJob {
     std::int64_t round = 0;
-    std::string kv_name;  ///< "" if this rank writes no KV (recompute, or a lower rank writes its heads)
+    CheckpointIdentity identity;  ///< of the target's keys and values, or the drafter's
+    std::string kv_name;          ///< "" if this rank writes no KV (recompute, or a lower rank writes its heads)
     std::int64_t first_kv_head = 0, num_kv_heads = 0;
     std::vector<KvSource> kv;
 };
@@ -180,10 +201,10 @@ struct RoundResult {
 /// Creates the folder if it is missing.
 class CheckpointWriter {
   public:
-    CheckpointWriter(std::filesystem::path folder, CheckpointIdentity identity);
+    explicit CheckpointWriter(std::filesystem::path folder);
     ~CheckpointWriter();  ///< finishes the current unit of work and all removals, drops the rest
 
-    void submit(RoundJob job);   ///< writes the KV file of this rank
+    void submit(RoundJob job);   ///< writes a KV file of this rank
     void submit(Commit commit);  ///< writes the commit; first rank only, after all ranks' KV files are durable
     /// Removes files, commits first, in queue order with the other work. No result: files that cannot be removed stay.
     void remove(std::vector<std::string> names);

@@ -15,6 +15,8 @@ namespace longhaul::engine {
 namespace detail {
 namespace {
 
+constexpr std::string_view draft_mark = "draft.";
+
 std::string cause(int number) {
     return std::generic_category().message(number);
 }
@@ -49,6 +51,7 @@ std::optional<FileName> parse_file_name(std::string_view name) {
         return std::nullopt;
     }
     if (rest != "h5" && (!take_number(rest, parts.rank) || !take(rest, "."))) return std::nullopt;
+    parts.of_drafter = parts.rank >= 0 && take(rest, draft_mark);
     if (rest != "h5") return std::nullopt;
     return parts;
 }
@@ -94,6 +97,16 @@ std::string commit_name(std::int64_t replica, std::int64_t epoch, std::int64_t r
 std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank) {
     return std::to_string(replica) + "-" + std::to_string(epoch) + "-" + std::to_string(round) + "." +
            std::to_string(rank) + ".h5";
+}
+
+std::string draft_kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank) {
+    std::string name = kv_file_name(replica, epoch, round, rank);
+    return name.insert(name.rfind('.') + 1, detail::draft_mark);
+}
+
+bool KvFile::of_drafter() const {
+    const auto parts = detail::parse_file_name(name);
+    return parts && parts->of_drafter;
 }
 
 }  // namespace longhaul::engine

@@ -28,7 +28,7 @@ struct KvGroup {
 /// field that differs.
 struct CheckpointIdentity {
     std::string job;    ///< fingerprint of the identity keys of the job, hexadecimal
-    std::string model;  ///< fingerprint of weights and config
+    std::string model;  ///< fingerprint of weights and config; of a drafter's layer: DrafterState::kind
     std::string tokenizer;
     int numerics_version = 0;
     std::string kv_dtype;  ///< "bf16", "f32", "int8"
@@ -37,6 +37,11 @@ struct CheckpointIdentity {
     std::int64_t head_dim = 0;
     std::vector<KvGroup> groups{};  ///< empty: all layers are one group without a window
 
+    /// That of the keys and values which a drafter has in one layer of its own.
+    [[nodiscard]] CheckpointIdentity of_drafter(const std::string& kind, std::int64_t kv_heads,
+                                                std::int64_t dim) const {
+        return {job, kind, tokenizer, numerics_version, kv_dtype, 1, kv_heads, dim};
+    }
     [[nodiscard]] std::vector<KvGroup> kv_groups() const {
         return groups.empty() ? std::vector<KvGroup>{{num_layers, 0}} : groups;
     }

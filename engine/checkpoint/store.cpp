@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <list>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -16,6 +15,7 @@
 #include "engine/checkpoint/commit_file.hpp"
 #include "engine/checkpoint/durable_file.hpp"
 #include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/kv_file_set.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine {
@@ -24,8 +24,10 @@ namespace {
 using detail::Chain;
 using detail::CommitInfo;
 using detail::FileName;
+using detail::KvFileSet;
 using detail::KvReader;
 using detail::Link;
+using detail::Segment;
 
 struct NamedFile {
     std::string name;
@@ -113,16 +115,11 @@ class CommitCache {
     std::size_t num_bytes_ = 0;
 };
 
-/// The result of verifying one KV file.
-struct KvVerdict {
-    std::string damage;  ///< "" = intact
-    std::map<std::string, KvReader::Range> items;
-};
-
-/// Positions [begin, end) of an item, stored in the KV files of one commit.
-struct Segment {
-    std::int64_t begin = 0, end = 0;
-    std::size_t commit_index = 0;
+/// Keys or values of one head in one layer.
+struct HeadRows {
+    std::size_t group;
+    std::int64_t layer, kv_head;
+    bool values;
 };
 
 /// Drops tensors that a later round replaced.
@@ -136,6 +133,9 @@ void drop_superseded(DrafterState& before, const DrafterState& later) {
 }  // namespace
 
 struct CheckpointStore::State {
+    State(const std::filesystem::path& of, const CheckpointIdentity& with, std::int64_t epoch)
+        : folder(of), identity(with), max_epoch(epoch), files(of, with) {}
+
     std::filesystem::path folder;
     CheckpointIdentity identity;
     std::int64_t max_epoch = 0;
@@ -148,9 +148,10 @@ struct CheckpointStore::State {
     CommitCache cache;
     std::function<void()> progress;
 
-    std::map<std::string, KvVerdict> verdicts;  ///< by KV file name
-    std::map<std::string, std::vector<Segment>> segments;
-    std::list<std::pair<std::string, KvReader>> open_files;  ///< most recently used first
+    KvFileSet files;
+    std::map<std::string, std::vector<Segment>> segments;  ///< by item
+    std::optional<KvFileSet> draft_files;                  ///< of the drafter that restore_draft_kv named last
+    std::map<std::string, std::vector<Segment>> draft_segments;
 
     [[nodiscard]] std::string path(const std::string& name) const { return (folder / name).string(); }
 
@@ -162,12 +163,16 @@ struct CheckpointStore::State {
     std::optional<RestoredItem> assemble(const std::string& key, const Chain& chain);
     [[nodiscard]] std::vector<std::string> broken_lines(const std::string& key, const Chain& chain) const;
 
-    const KvVerdict& verdict(const KvFile& file);
-    const KvFile* file_of_head(std::size_t commit_index, const std::string& key, std::int64_t kv_head);
     bool segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines);
     std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::int64_t longest_short_text,
                                        std::vector<std::string>& lines);
-    const KvReader& open(const KvFile& file);
+    [[nodiscard]] bool wrote_draft_kv(const std::string& key, const Link& link);
+    std::vector<Segment> find_draft_segments(const std::string& key, const Chain& chain,
+                                             std::int64_t longest_short_text, std::vector<std::string>& lines);
+    void read_segments(KvFileSet& of, const std::vector<Segment>& from, const std::string& key, const HeadRows& rows,
+                       std::int64_t first, std::int64_t count, std::byte* to);
+    [[nodiscard]] std::vector<std::size_t> candidates_of(const std::string& key, const Chain& chain,
+                                                         std::int64_t longest_short_text) const;
 
     [[nodiscard]] std::vector<std::string> unneeded(const std::vector<std::string>& unfinished,
                                                     std::int64_t epoch) const;
@@ -187,7 +192,9 @@ std::shared_ptr<const Commit> CheckpointStore::State::load(const std::string& na
 }
 
 void CheckpointStore::State::add_commit(const Commit& commit) {
-    CommitInfo info{commit.name, commit.replica, commit.epoch, commit.round, {}, commit.kv_files};
+    CommitInfo info{commit.name, commit.replica, commit.epoch, commit.round, {}, {}, {}};
+    for (const KvFile& file : commit.kv_files)
+        (file.of_drafter() ? info.draft_kv_files : info.kv_files).push_back(file);
     for (std::size_t i = 0; i < commit.items.size(); ++i) {
         const ItemDelta& item = commit.items[i];
         info.keys.push_back(item.key);
@@ -286,68 +293,38 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
 
 // --- keys and values -----------------------------------------------------------------------------------------------
 
-const KvReader& CheckpointStore::State::open(const KvFile& file) {
-    // A few, because the files of several ranks are read alternately. An open file costs about a megabyte of the
-    // library's caches.
-    constexpr std::size_t max_open_files = 8;
-    const auto found =
-        std::find_if(open_files.begin(), open_files.end(), [&](const auto& named) { return named.first == file.name; });
-    if (found != open_files.end()) {
-        open_files.splice(open_files.begin(), open_files, found);
-    } else {
-        open_files.emplace_front(file.name, KvReader(path(file.name), file, identity));
-        if (open_files.size() > max_open_files) open_files.pop_back();
-    }
-    return open_files.front().second;
-}
-
-const KvVerdict& CheckpointStore::State::verdict(const KvFile& file) {
-    const auto [found, is_new] = verdicts.try_emplace(file.name);
-    if (is_new) {
-        try {
-            detail::verify_kv_file(path(file.name), file, progress);
-            found->second.items = open(file).items();
-        } catch (const InputError& error) {
-            found->second.damage = error.what();
-        }
-    }
-    return found->second;
-}
-
-/// The intact KV file of this commit that holds a head of this item; nullptr if there is none.
-const KvFile* CheckpointStore::State::file_of_head(std::size_t commit_index, const std::string& key,
-                                                   std::int64_t kv_head) {
-    for (const KvFile& file : commits[commit_index].kv_files) {
-        const bool has_head = file.first_kv_head <= kv_head && kv_head < file.first_kv_head + file.num_kv_heads;
-        if (has_head && verdict(file).damage.empty() && verdict(file).items.contains(key)) return &file;
-    }
-    return nullptr;
-}
-
 /// Whether the positions of this link are intact for all heads. Adds a line for each damage found, without duplicates.
 bool CheckpointStore::State::segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines) {
-    const auto add_line = [&](const std::string& line) {
-        if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
-    };
     const CommitInfo& commit = commits[link.commit_index];
-    for (const KvFile& file : commit.kv_files) {
-        const KvVerdict& said = verdict(file);
-        if (!said.damage.empty()) add_line(said.damage);
-    }
+    files.add_damage(commit.kv_files, progress, lines);
     for (std::int64_t kv_head = 0; kv_head < identity.num_kv_heads; ++kv_head) {
-        const KvFile* file = file_of_head(link.commit_index, key, kv_head);
-        const KvReader::Range range = file == nullptr ? KvReader::Range{} : verdict(*file).items.at(key);
+        const KvFile* file = files.file_of_head(commit.kv_files, key, kv_head, progress);
+        const KvReader::Range range =
+            file == nullptr ? KvReader::Range{} : files.verdict(*file, progress).items.at(key);
         if (file == nullptr || range.kv_begin != link.kv_begin || range.kv_end != link.kv_end) {
-            add_line(
+            const std::string line =
                 InputError::format(path(commit.name), "kv_files",
                                    "positions " + std::to_string(link.kv_begin) + " to " + std::to_string(link.kv_end) +
                                        " of '" + key + "' for KV head " + std::to_string(kv_head),
                                    file == nullptr ? "no intact file with them" : "other positions in " + file->name,
-                                   hdf5::recompute_hint));
+                                   hdf5::recompute_hint);
+            if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
             return false;
         }
     }
     return true;
+}
+
+/// The rounds of a chain whose keys and values are of use.
+std::vector<std::size_t> CheckpointStore::State::candidates_of(const std::string& key, const Chain& chain,
+                                                               std::int64_t longest_short_text) const {
+    std::vector<std::size_t> candidates = chain.links;
+    const auto is_short = [&](std::size_t at) {
+        const Link& link = links.at(key)[at];
+        return link.prompt_tokens + link.end_token <= longest_short_text;
+    };
+    if (!is_short(chain.links.back())) std::erase_if(candidates, is_short);
+    return candidates;
 }
 
 /// Finds the segments that cover the positions from 0 on, up to the first one that no intact round has. Rounds may
@@ -357,12 +334,7 @@ std::vector<Segment> CheckpointStore::State::find_segments(const std::string& ke
                                                            std::int64_t longest_short_text,
                                                            std::vector<std::string>& lines) {
     std::vector<Segment> found;
-    std::vector<std::size_t> candidates = chain.links;
-    const auto is_short = [&](std::size_t at) {
-        const Link& link = links.at(key)[at];
-        return link.prompt_tokens + link.end_token <= longest_short_text;
-    };
-    if (!is_short(chain.links.back())) std::erase_if(candidates, is_short);
+    std::vector<std::size_t> candidates = candidates_of(key, chain, longest_short_text);
     std::int64_t covered = 0;
     for (bool grew = true; grew;) {
         grew = false;
@@ -381,6 +353,59 @@ std::vector<Segment> CheckpointStore::State::find_segments(const std::string& ke
         }
     }
     return found;
+}
+
+/// Whether the drafter of `draft_files` drafted for the item in this round.
+bool CheckpointStore::State::wrote_draft_kv(const std::string& key, const Link& link) {
+    if (commits[link.commit_index].draft_kv_files.empty()) return false;
+    try {
+        const auto commit = load(commits[link.commit_index].name);
+        const auto& items = commit->items;
+        return link.item_index < items.size() && items[link.item_index].key == key &&
+               items[link.item_index].drafter.kind == draft_files->identity().model;
+    } catch (const InputError&) {
+        return false;  // damaged since it was first read
+    }
+}
+
+/// As find_segments, but the last positions without a gap count, and a round without new positions is no damage.
+std::vector<Segment> CheckpointStore::State::find_draft_segments(const std::string& key, const Chain& chain,
+                                                                 std::int64_t longest_short_text,
+                                                                 std::vector<std::string>& lines) {
+    std::vector<Segment> stored;
+    for (const std::size_t at : candidates_of(key, chain, longest_short_text)) {
+        const Link& link = links.at(key)[at];
+        if (!wrote_draft_kv(key, link)) continue;
+        const std::vector<KvFile>& of_round = commits[link.commit_index].draft_kv_files;
+        draft_files->add_damage(of_round, progress, lines);
+        Segment common{0, std::numeric_limits<std::int64_t>::max(), link.commit_index};
+        for (std::int64_t head = 0; head < draft_files->identity().num_kv_heads; ++head) {
+            const KvFile* file = draft_files->file_of_head(of_round, key, head, progress);
+            const KvReader::Range range =
+                file == nullptr ? KvReader::Range{} : draft_files->verdict(*file, progress).items.at(key);
+            common.begin = std::max(common.begin, range.kv_begin);
+            common.end = std::min(common.end, range.kv_end);
+        }
+        if (common.begin < common.end) stored.push_back(common);
+    }
+    return stored;
+}
+
+/// Reads positions [first, first + count), which `from` covers, in any order of its segments.
+void CheckpointStore::State::read_segments(KvFileSet& of, const std::vector<Segment>& from, const std::string& key,
+                                           const HeadRows& rows, std::int64_t first, std::int64_t count,
+                                           std::byte* to) {
+    const std::size_t row_bytes = detail::kv_token_bytes(of.identity());
+    for (const Segment& segment : from) {
+        const std::int64_t begin = std::max(first, segment.begin);
+        const std::int64_t end = std::min(first + count, segment.end);
+        if (begin >= end) continue;
+        const CommitInfo& commit = commits[segment.commit_index];
+        const auto& candidates = &of == &files ? commit.kv_files : commit.draft_kv_files;
+        const KvReader& reader = of.open(*of.file_of_head(candidates, key, rows.kv_head, progress));
+        reader.read(reader.items().at(key), rows.group, rows.layer, rows.kv_head, rows.values, begin, end - begin,
+                    to + static_cast<std::size_t>(begin - first) * row_bytes);
+    }
 }
 
 // --- removal -------------------------------------------------------------------------------------------------------
@@ -421,12 +446,9 @@ std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std:
 
 // --- public interface ----------------------------------------------------------------------------------------------
 
-CheckpointStore::CheckpointStore(std::filesystem::path folder, const CheckpointIdentity& identity,
+CheckpointStore::CheckpointStore(const std::filesystem::path& folder, const CheckpointIdentity& identity,
                                  std::int64_t max_epoch)
-    : state_(std::make_unique<State>()) {
-    state_->folder = std::move(folder);
-    state_->identity = identity;
-    state_->max_epoch = max_epoch;
+    : state_(std::make_unique<State>(folder, identity, max_epoch)) {
     state_->scan();
 }
 
@@ -477,16 +499,49 @@ void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::in
     for (const auto& [value, max] : bounds) {
         if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
-    const std::size_t row_bytes = detail::kv_token_bytes(identity);
-    for (const Segment& segment : found == state_->segments.end() ? std::vector<Segment>{} : found->second) {
-        const std::int64_t begin = std::max(first, segment.begin);
-        const std::int64_t end = std::min(first + count, segment.end);
-        if (begin >= end) continue;
-        const KvFile& file = *state_->file_of_head(segment.commit_index, key, kv_head);
-        const KvReader& reader = state_->open(file);
-        reader.read(reader.items().at(key), group, layer, kv_head, values, begin, end - begin,
-                    to + static_cast<std::size_t>(begin - first) * row_bytes);
+    if (found == state_->segments.end()) return;
+    state_->read_segments(state_->files, found->second, key, {group, layer, kv_head, values}, first, count, to);
+}
+
+RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const CheckpointIdentity& drafter,
+                                                  std::int64_t end, std::int64_t longest_short_text) {
+    RestoredDraftKv restored;
+    const auto item_links = state_->links.find(key);
+    if (item_links == state_->links.end()) return restored;
+    const Chain chain = detail::find_chain(item_links->second, state_->commits);
+    if (chain.links.empty()) return restored;
+    if (!state_->draft_files || !(state_->draft_files->identity() == drafter)) {
+        state_->draft_files.emplace(state_->folder, drafter);
+        state_->draft_segments.clear();
     }
+    std::vector<Segment> stored = state_->find_draft_segments(key, chain, longest_short_text, restored.damage);
+    std::erase_if(stored, [&](const Segment& segment) { return segment.begin >= end; });
+    for (const Segment& segment : stored) restored.end = std::max(restored.end, std::min(segment.end, end));
+    restored.first = restored.end;
+    std::vector<Segment>& found = state_->draft_segments[key];
+    found.clear();
+    for (bool grew = true; grew;) {
+        grew = false;
+        const std::int64_t reached = restored.first;
+        for (const Segment& segment : stored) {
+            if (segment.end < reached || segment.begin >= restored.first) continue;
+            if (grew) found.pop_back();
+            found.push_back({segment.begin, reached, segment.commit_index});
+            restored.first = segment.begin;
+            grew = true;
+        }
+    }
+    return restored;
+}
+
+void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
+                                    std::int64_t count, std::byte* to) {
+    const auto found = state_->draft_segments.find(key);
+    const bool covers = found != state_->draft_segments.end() && !found->second.empty() && count >= 0 &&
+                        first >= found->second.back().begin && first + count <= found->second.front().end;
+    if (!covers || kv_head < 0 || kv_head >= state_->draft_files->identity().num_kv_heads)
+        throw std::logic_error("read_draft_kv: beyond what restore_draft_kv gave of '" + key + "'");
+    state_->read_segments(*state_->draft_files, found->second, key, {0, 0, kv_head, values}, first, count, to);
 }
 
 // The windows before a position lie in the range that ends at or behind it, and in those before. A range stores all of

@@ -44,7 +44,6 @@ class SignalsBlocked {
 
 struct CheckpointWriter::State {
     std::filesystem::path folder;
-    CheckpointIdentity identity;
 
     std::mutex mutex;
     std::condition_variable changed;
@@ -111,7 +110,8 @@ struct CheckpointWriter::State {
         result.round = job.round;
         keep_error(result, [&] {
             if (job.kv_name.empty()) return;
-            result.kv_file = write_kv_file(folder, job.kv_name, identity, job.first_kv_head, job.num_kv_heads, job.kv);
+            result.kv_file =
+                write_kv_file(folder, job.kv_name, job.identity, job.first_kv_head, job.num_kv_heads, job.kv);
         });
         return result;
     }
@@ -137,10 +137,8 @@ struct CheckpointWriter::State {
     }
 };
 
-CheckpointWriter::CheckpointWriter(std::filesystem::path folder, CheckpointIdentity identity)
-    : state_(std::make_unique<State>()) {
+CheckpointWriter::CheckpointWriter(std::filesystem::path folder) : state_(std::make_unique<State>()) {
     state_->folder = std::move(folder);
-    state_->identity = std::move(identity);
     std::error_code ignored;  // if the folder cannot be created, the first round reports why
     std::filesystem::create_directories(state_->folder, ignored);
     const SignalsBlocked inherited;

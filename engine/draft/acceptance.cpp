@@ -58,10 +58,14 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
     const auto is_other = [&](std::int32_t node) {
         return tree.origin[node] == Origin::ngram || tree.origin[node] == Origin::resampled;
     };
+    // A model that drafts below a chain of n-grams begins anew there.
+    const std::int64_t begins = tree.ngram_chain();
+    if (std::ssize(accepted) < begins) return;
+    accepted = accepted.subspan(static_cast<std::size_t>(begins));
     accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_other) - accepted.begin());
-    std::int32_t deepest_drafted = 0;
+    std::int64_t deepest_drafted = 0;
     for (std::int32_t node = 1; node < tree.num_nodes(); ++node)
-        if (!is_other(node)) deepest_drafted = std::max(deepest_drafted, tree.depth[node]);
+        if (!is_other(node)) deepest_drafted = std::max(deepest_drafted, tree.depth[node] - begins);
     deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
     const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), width);
     const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;

@@ -36,7 +36,7 @@ class ChainsGrowth final : public TreeGrowth {
           position_(position),
           depth_(depth),
           num_models_(num_models),
-          ends_(static_cast<std::size_t>(num_chains), 0) {
+          ends_(static_cast<std::size_t>(num_chains), tree.num_nodes() - 1) {
         want();
     }
 
@@ -99,7 +99,7 @@ class Chains final : public TreeMethod {
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                     std::int64_t max_depth, std::int64_t max_width,
-                                                    double /*min_probability*/) const override {
+                                                    const TreePrices& /*prices*/) const override {
         return std::make_unique<ChainsGrowth>(tree, noise, position, std::clamp<std::int64_t>(max_depth, 0, length_),
                                               std::min(max_width, num_chains_), num_models_);
     }

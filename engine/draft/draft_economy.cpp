@@ -11,6 +11,7 @@ constexpr std::int64_t passes_to_try = 16;  // number of these passes
 constexpr double keep_drafts = 0.98;        // decay of the time of a draft pass
 constexpr double keep_calibration =
     0.998;                         // decay of accepted and expected nodes; slower: drafts are rarer than passes
+constexpr double fair_trial = 8;   // drafts of a model before n-grams may stand in for it
 constexpr double prior_nodes = 1;  // weight, in nodes, of the prior that the drafters' estimates are right
 
 void add(const DraftEconomy::Calibration& step, DraftEconomy::Calibration& sum) {
@@ -40,6 +41,11 @@ void DraftEconomy::record(const Step& step) {
     all_seconds_ = keep * all_seconds_ + seconds + step.draft_seconds;
     add(step.ngrams, ngrams_);
     add(step.models, models_);
+    if (step.first_drafts > 0) {
+        first_drafts_ = keep * first_drafts_ + static_cast<double>(step.first_drafts);
+        right_first_drafts_ = keep * right_first_drafts_ + static_cast<double>(step.right_first_drafts);
+        model_tokens_ = keep * model_tokens_ + step.models.accepted;
+    }
     ++passes_;
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);
     if (spread < 0.25) return;  // all passes have about the same size: keep the previous slope
@@ -47,20 +53,35 @@ void DraftEconomy::record(const Step& step) {
     slope_ = std::clamp(joint / spread, 0.0, seconds_ / rows_);
 }
 
+/// Accepted drafts per expected one. While nothing is drafted this goes back to 1, so drafting is tried again.
+double DraftEconomy::kept(const Calibration& calibration) {
+    return (calibration.accepted + prior_nodes) / (calibration.expected + prior_nodes);
+}
+
 /// The chance, as its drafter estimates it, that a draft must have to be worth `seconds`.
 double DraftEconomy::price(double seconds, const Calibration& calibration) const {
     if (passes_ < passes_to_try) return untried;
-    // While nothing is drafted the sums decay towards the prior, so drafting is tried again.
-    const double kept = (calibration.accepted + prior_nodes) / (calibration.expected + prior_nodes);
-    return std::clamp(seconds * tokens_ / all_seconds_ / kept, 0.02, 2.0);
+    return std::clamp(seconds * tokens_ / all_seconds_ / kept(calibration), 0.02, 2.0);
 }
 
 double DraftEconomy::min_probability() const {
     return price(slope_, ngrams_);
 }
 
+double DraftEconomy::min_node_probability() const {
+    return price(slope_, models_);
+}
+
 double DraftEconomy::min_level_probability() const {
     return price(slope_ + draft_pass_seconds_, models_);
+}
+
+double DraftEconomy::sure_probability() const {
+    if (first_drafts_ < fair_trial || model_tokens_ <= 0) return 1;
+    const double right = right_first_drafts_ / first_drafts_;
+    const double tokens_if_right = model_tokens_ / right_first_drafts_;
+    const double tokens_saved = draft_pass_seconds_ * tokens_ / all_seconds_;
+    return std::clamp((right - tokens_saved / tokens_if_right) / kept(ngrams_), 0.5, 1.0);
 }
 
 }  // namespace longhaul::engine

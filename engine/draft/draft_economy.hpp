@@ -24,6 +24,8 @@ class DraftEconomy {
         double draft_seconds = 0;
         std::int64_t tokens = 0;  ///< emitted
         Calibration ngrams{}, models{};
+        /// First levels of a model's drafts that were compared with the text, and those of which a node was accepted.
+        std::int64_t first_drafts = 0, right_first_drafts = 0;
     };
     void record(const Step& step);
 
@@ -32,10 +34,17 @@ class DraftEconomy {
     /// The smallest acceptance probability of a model's draft, as the model estimates it, at which one more pass of the
     /// model, for a node below that draft, pays.
     [[nodiscard]] double min_level_probability() const;
+    /// The smallest acceptance probability, as n-grams estimate it, at which an n-gram in place of a model's next draft
+    /// gains: it saves the model's pass, and loses the drafts below where it is wrong and the model would be right.
+    [[nodiscard]] double sure_probability() const;
+
+    /// The same at which one more node of a model's tree pays, if it needs no further pass of the model.
+    [[nodiscard]] double min_node_probability() const;
 
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
 
   private:
+    [[nodiscard]] static double kept(const Calibration& calibration);
     [[nodiscard]] double price(double seconds, const Calibration& promise) const;
 
     // Exponentially weighted sums over the passes, for a line fit of (rows, seconds) and for tokens per second.
@@ -43,6 +52,7 @@ class DraftEconomy {
     double all_seconds_ = 0;         ///< drafts included
     double draft_pass_seconds_ = 0;  ///< per sequence
     Calibration ngrams_, models_;
+    double first_drafts_ = 0, right_first_drafts_ = 0, model_tokens_ = 0;  ///< sums over steps with models' drafts
     double slope_ = 0;
     std::int64_t passes_ = 0;
 };

@@ -78,6 +78,7 @@ class DraftLayer {
 
     [[nodiscard]] const DraftLayerConfig& config() const { return config_; }
     [[nodiscard]] const kernels::KvLayout& kv_layout() const { return layers_->layout(); }
+    [[nodiscard]] const Split& split() const { return split_; }
     [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
     [[nodiscard]] TokenInfo* token_info() const { return token_info_.get(); }  ///< nullptr: it has none
 

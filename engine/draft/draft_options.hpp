@@ -19,8 +19,9 @@ class Model;
 
 /// Texts, in tokens of the target, whose n-grams drafts know from the start.
 using DraftCorpus = std::vector<std::vector<std::int32_t>>;
-/// Tokens of a corpus that are read. Their n-grams take up to 200 MB on each rank (ngram.cpp).
+/// Tokens of a corpus that are read, and host memory that their n-grams take at most on each rank.
 constexpr std::int64_t max_corpus_tokens = 500'000;
+constexpr std::int64_t max_corpus_bytes = 180'000'000;
 
 struct DraftOptions {
     DraftMethodRef method = "ngram";
@@ -31,7 +32,8 @@ struct DraftOptions {
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    /// Loaded models that draft (`self`, `tokenswift`: the target's copy, or the target); must outlive the replica.
+    /// Loaded models that draft; the last one of a method that copies the target is the copy, or the target. They must
+    /// outlive the replica.
     std::vector<Model*> models;
     PartialCache partial_cache;   ///< of methods that copy the target
     std::int64_t passes = 1;      ///< of the drafting model before its heads: the first levels of the tree
@@ -42,8 +44,8 @@ struct DraftOptions {
     // For methods that chain states:
     Resample resample = Resample::fused;
     TreeSpec resample_tree = default_resample_tree;
-    std::int64_t resample_threshold = 0;      ///< re-samples if more levels than these remain
-    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
+    std::int64_t resample_threshold = 0;  ///< re-samples if more levels than these remain
+    double model_temperature = -1;        ///< of draft models; 0: greedy; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step
 
     /// The tree shape of the method and these settings, the levels of `passes` included. Throws UsageError (tree_of).
@@ -55,7 +57,22 @@ struct DraftOptions {
         return shape;
     }
     /// Whether TreeChooser chooses the size of the trees.
+    /// Whether the size of the trees is left to the program.
+    [[nodiscard]] bool adapts_tree() const { return !tree.is_given() || tree.is_auto(); }
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }
+
+    /// The options of one of DraftMethod::alternatives, with its own models: the last of `models` is the target or its
+    /// copy, the others are draft models.
+    [[nodiscard]] DraftOptions alternative(std::size_t index) const {
+        DraftOptions one = *this;
+        one.method = method->alternatives.at(index);
+        if (one.method->copies_target) {
+            one.models = {models.back()};
+        } else {
+            one.models.pop_back();
+        }
+        return one;
+    }
 };
 
 }  // namespace longhaul::engine

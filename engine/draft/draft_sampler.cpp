@@ -24,7 +24,8 @@ std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span
     if (!logits.can_choose()) return distributions;
     std::int64_t count = 0;
     for (const DraftRow& row : rows) {
-        if (row.num_draws < 1 || !LogitsPipeline::fits_device(row.sampling)) return distributions;
+        const bool greedy = row.sampling.temperature == 0;
+        if (row.num_draws < 1 || greedy || !LogitsPipeline::fits_device(row.sampling)) return distributions;
         count = std::max(count, row.num_draws);
     }
     if (count < 1 || count > kernels::max_draws) return distributions;

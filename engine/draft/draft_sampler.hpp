@@ -21,7 +21,7 @@ constexpr std::int64_t kept_per_slab = 16;
 /// Describes one row of logits: the distribution of the token after a tree node.
 struct DraftRow {
     NodeContext context;      ///< for the penalty
-    SamplingParams sampling;  ///< temperature above 0
+    SamplingParams sampling;  ///< temperature 0: a one-hot distribution, which the host computes
     Noise noise;
     std::int64_t position = 0;             ///< absolute position of the drawn tokens
     std::int32_t node = 0;                 ///< their parent in the tree

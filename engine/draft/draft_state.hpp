@@ -19,7 +19,7 @@ struct NamedTensor {
 /// State of a drafter as rows of integers (n-gram table: tokens of the n-gram, count, last seen). Rows of a later delta
 /// override earlier ones. Only the drafter interprets them.
 struct DrafterState {
-    std::string kind;  ///< method and the settings that its rows depend on, such as "ngram/4"; "" for no state
+    std::string kind;  ///< method and what its rows depend on, such as "ngram/4"; "" for no state
     std::int64_t row_width = 0;
     std::vector<std::int32_t> rows;      ///< [num_rows, row_width]
     std::vector<NamedTensor> tensors{};  ///< complete: a later delta replaces the tensor of the same name

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,21 @@
 namespace longhaul::engine {
 
 class Model;
+
+/// Keys and values in a drafter's own layer, of positions first … first + kv->committed() - 1 of the text. Checkpoints
+/// store them: they follow from hidden states of the target, not from tokens.
+struct DraftLayerKv {
+    std::int64_t first = 0;
+    std::shared_ptr<KvSequence> kv{};  ///< shared with a checkpoint that is being written; nullptr: it has none
+};
+
+/// What such keys and values of a drafter are, the same for all sequences.
+struct DraftLayerKvKind {
+    std::string kind;                             ///< identifies the layer; that of every DrafterState of its sequences
+    std::int64_t num_kv_heads = 0, head_dim = 0;  ///< of the whole layer
+    std::int64_t first_kv_head = 0, num_kv_heads_here = 0;  ///< of this rank
+    bool writes_kv = true;                                  ///< as Model::writes_kv
+};
 
 /// The state of a drafter for one sequence.
 class SequenceDrafter {
@@ -46,6 +62,12 @@ class SequenceDrafter {
     virtual bool restore(std::span<const DrafterState> /*deltas*/, std::span<const std::int32_t> /*context*/) {
         return false;
     }
+
+    [[nodiscard]] virtual DraftLayerKv layer_kv() const { return {}; }
+
+    /// Called after `restore` if a checkpoint has its keys and values of positions [first, end). Returns the pages that
+    /// the caller reads them into, and commits; nullptr if it cannot go on from there.
+    virtual KvSequence* restore_layer_kv(std::int64_t /*first*/, std::int64_t /*end*/) { return nullptr; }
 
     /// Whether a restored state is that of a sequence that was not interrupted. A state that is not so, such as one
     /// without entries that were dropped from full lists, is not restored where drafts decide the text.
@@ -90,11 +112,12 @@ struct Proposal {
     std::int64_t text_depth = 0;  ///< levels until the text must end
     /// At most text_depth, and the tree size chosen for this step; depth 0: drafting with models pauses.
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
+    std::int64_t method = 0;  ///< TreeLimits::method; the same for all proposals of a step
     // If Drafter::adapts:
-    double min_probability = 0;        ///< nodes with a smaller acceptance estimate do not pay
-    double min_level_probability = 0;  ///< nor does a pass of a draft model below nodes with a smaller one
-    TokenTree* tree = nullptr;         ///< in: only its root; out: the tree
-    std::int64_t draft_calls = 0;      ///< out: passes of models, or 1 for a draft made without a model
+    double min_probability = 0;    ///< n-grams with a smaller acceptance estimate do not pay
+    TreePrices prices{};           ///< likewise, drafts of models
+    TokenTree* tree = nullptr;     ///< in: only its root; out: the tree
+    std::int64_t draft_calls = 0;  ///< out: passes of models, or 1 for a draft made without a model
 };
 
 /// A draft method.
@@ -118,7 +141,9 @@ class Drafter {
     [[nodiscard]] virtual bool adapts() const { return false; }
     /// Bytes of draft KV cache per token of a sequence on this rank.
     [[nodiscard]] virtual std::int64_t bytes_per_token() const { return 0; }
-    /// The same for a drafter whose cache does not grow with the text: bytes of each sequence.
+    /// Of SequenceDrafter::layer_kv; nullopt: it has none.
+    [[nodiscard]] virtual std::optional<DraftLayerKvKind> layer_kv_kind() const { return {}; }
+    /// Bytes for a drafter whose cache does not grow with the text: bytes of each sequence.
     [[nodiscard]] virtual std::int64_t bytes_per_sequence() const { return 0; }
 };
 

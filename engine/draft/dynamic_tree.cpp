@@ -1,6 +1,7 @@
 // Trees of EAGLE-2 (algorithms.md section 6): at each level the `width` nodes with the greatest joint probability are
 // expanded, into as many children each. All children are candidates; in the end the `max_nodes` best of all levels are
-// kept, a node only with its parent.
+// kept, a node only with its parent. With prices (DraftEconomy), those that do not pay are left out: each sequence of a
+// batch then has a tree of its own size.
 //
 // Under the target's own noise the probability of a child is the chance that it wins there, if the target's
 // log-probabilities scatter around the draft's (BeamOptions::scatter).
@@ -15,11 +16,12 @@ namespace {
 
 class DynamicGrowth final : public TreeGrowth {
   public:
-    DynamicGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, const BeamOptions& options)
-        : tree_(tree), noise_(noise), position_(position), options_(options) {
+    DynamicGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, const BeamOptions& options,
+                  const TreePrices& prices)
+        : tree_(tree), noise_(noise), position_(position), options_(options), prices_(prices) {
         // Under the sampling rules drafts are certain: the most probable tokens, without noise.
         if (noise_.is_own()) noise_.kind = Noise::Kind::silent;
-        if (options_.depth > 0) wanted_.push_back({0, 0});
+        if (options_.depth > 0) wanted_.push_back({tree.num_nodes() - 1, 0});
     }
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
@@ -33,6 +35,7 @@ class DynamicGrowth final : public TreeGrowth {
         };
         std::sort(children.begin(), children.end(), more_probable);
         if (std::ssize(children) > options_.width) children.resize(options_.width);
+        std::erase_if(children, [&](std::int32_t node) { return tree_.probability[node] < prices_.level; });
         std::sort(children.begin(), children.end());
         wanted_.clear();
         if (++depth_done_ < options_.depth) {
@@ -64,6 +67,7 @@ class DynamicGrowth final : public TreeGrowth {
     void keep_best(const Order& more_probable) {
         std::vector<std::int32_t> nodes(static_cast<std::size_t>(tree_.num_nodes()) - 1);
         std::iota(nodes.begin(), nodes.end(), 1);
+        std::erase_if(nodes, [&](std::int32_t node) { return tree_.probability[node] < prices_.node; });
         std::sort(nodes.begin(), nodes.end(), more_probable);
         if (std::ssize(nodes) > options_.max_nodes) nodes.resize(options_.max_nodes);
         std::stable_sort(nodes.begin(), nodes.end(),
@@ -75,6 +79,7 @@ class DynamicGrowth final : public TreeGrowth {
     Noise noise_;
     std::int64_t position_;
     BeamOptions options_;
+    TreePrices prices_;
     std::int64_t depth_done_ = 0;
     std::vector<Wanted> wanted_;
 };
@@ -85,14 +90,14 @@ class DynamicTree final : public TreeMethod {
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                     std::int64_t max_depth, std::int64_t max_width,
-                                                    double /*min_probability*/) const override {
+                                                    const TreePrices& prices) const override {
         BeamOptions options = options_;
         options.depth = std::clamp<std::int64_t>(max_depth, 0, options.depth);
         if (max_width != TreeLimits::none) {
             options.width = std::min(options.width, max_width);
             options.max_nodes = std::min(options.max_nodes, max_width * options.depth);
         }
-        return std::make_unique<DynamicGrowth>(tree, noise, position, options);
+        return std::make_unique<DynamicGrowth>(tree, noise, position, options, prices);
     }
     [[nodiscard]] std::int64_t max_nodes() const override {
         const std::int64_t candidates = options_.width + (options_.depth - 1) * options_.width * options_.width;

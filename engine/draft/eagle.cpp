@@ -15,7 +15,7 @@ class EagleDrafter final : public LayerDrafter {
         : LayerDrafter(context), method_(std::move(method)), max_slots_(width * (method_->max_depth() - 1)) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<LayerSequence>(pool_, one_text_);
+        return std::make_unique<LayerSequence>(pool_, kind_, one_text_);
     }
     void propose(std::span<Proposal> proposals) override;
 
@@ -63,9 +63,9 @@ void EagleDrafter::propose(std::span<Proposal> proposals) {
         if (depth <= 0 || !sequence.is_ready(proposal.context)) continue;
         sequence.reserve(sequence.num_pending(), max_slots_);
         pairs.push_back({&sequence, proposal.context, sequence.num_pending()});
-        trees.push_back(
-            {&proposal, proposal.tree,
-             method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context), depth, proposal.max_width)});
+        trees.push_back({&proposal, proposal.tree,
+                         method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context), depth,
+                                        proposal.max_width, proposal.prices)});
     }
     if (trees.empty()) return;
     HiddenStates states = compute(pairs);

@@ -17,11 +17,28 @@ std::vector<std::int32_t> row_range(std::int64_t first, std::int64_t end) {
 std::int64_t LayerSequence::missing_states(std::span<const std::int32_t> context) const {
     const std::int64_t states = std::ssize(context) - 1;
     if (is_ready(context)) return 0;
-    return one_text_ ? states : std::min(states, max_catching_up);
+    const std::int64_t missing = states - std::min(states, first_lost());
+    return one_text_ ? missing : std::min(missing, max_catching_up);
+}
+
+bool LayerSequence::restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> /*context*/) {
+    return std::all_of(deltas.begin(), deltas.end(),
+                       [&](const DrafterState& delta) { return delta.kind == kind_ && delta.rows.empty(); });
+}
+
+KvSequence* LayerSequence::restore_layer_kv(std::int64_t first, std::int64_t end) {
+    if (one_text_ && first > 0) return nullptr;
+    restart(first);
+    reserve(end - first, 0);
+    return kv_.get();
 }
 
 void LayerSequence::keep(std::int64_t first, HiddenStates states) {
-    if (first != known()) restart(first);
+    if (num_pending_ == 0 && first >= origin_ && first <= known()) {
+        kv_->set_committed(first - origin_);
+    } else if (first != known()) {
+        restart(first);
+    }
     num_pending_ += states.num_rows();
     pending_.push_back(std::move(states));
     if (one_text_ || num_pending_ <= max_catching_up) return;
@@ -85,8 +102,21 @@ LayerDrafter::LayerDrafter(const DraftContext& context)
     : target_(*context.target),
       layer_(*context.options.layer),
       one_text_(context.options.decides_text),
+      adapts_(context.options.adapts_tree()),
+      kind_(context.options.method->name + "/" + std::to_string(layer_.fingerprint())),
       pool_(target_.device(), layer_.kv_layout(), std::numeric_limits<std::int64_t>::max()),
       sampler_(target_.device(), target_.config().vocab_size) {}
+
+std::optional<DraftLayerKvKind> LayerDrafter::layer_kv_kind() const {
+    const Split& split = layer_.split();
+    const ModelConfig& shape = layer_.config().layer;
+    return DraftLayerKvKind{.kind = kind_,
+                            .num_kv_heads = shape.num_kv_heads,
+                            .head_dim = shape.head_dim,
+                            .first_kv_head = split.first_kv_head,
+                            .num_kv_heads_here = split.num_kv_heads,
+                            .writes_kv = split.writes_kv};
+}
 
 HiddenStates LayerDrafter::gathered(const HiddenStates& from, std::span<const std::int32_t> rows) const {
     HiddenStates states = target_.hidden_states(std::ssize(rows));

@@ -3,14 +3,17 @@
 //
 // Keys and values of committed positions come from the target's states, tapped from its passes; those of drafts are in
 // scratch slots and are dropped. Pair p, the state at position p and the token at p + 1, is at position p: one behind
-// the text. Unlike a language model's, keys and values cannot be computed from tokens without the target, and no
-// checkpoint holds them: after a resume the target computes the last states again (missing_states).
+// the text. Unlike a language model's, keys and values cannot be computed from tokens without the target, so
+// checkpoints hold them. After a resume the target computes the states of the pairs behind them again (missing_states).
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/draft/draft_layer.hpp"
@@ -28,10 +31,19 @@ constexpr double layer_scatter = 0.5;
 class LayerSequence : public SequenceDrafter {
   public:
     /// `one_text`: drafts decide the text, so a resumed sequence must draft as one that was not interrupted.
-    LayerSequence(PagePool& pool, bool one_text) : pool_(pool), one_text_(one_text) { restart(0); }
+    /// `kind`: DraftLayerKvKind::kind.
+    LayerSequence(PagePool& pool, std::string kind, bool one_text)
+        : pool_(pool), kind_(std::move(kind)), one_text_(one_text) {
+        restart(0);
+    }
 
     [[nodiscard]] std::int64_t missing_states(std::span<const std::int32_t> context) const override;
     void release() override { restart(0); }
+    DrafterState take_delta() override { return {.kind = kind_, .row_width = 0, .rows = {}}; }
+    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override;
+    [[nodiscard]] bool restores_exactly() const override { return true; }
+    [[nodiscard]] DraftLayerKv layer_kv() const override { return {origin_, kv_}; }
+    KvSequence* restore_layer_kv(std::int64_t first, std::int64_t end) override;
 
     /// Whether it has the pairs up to the root's, of which the pending ones are not in the keys and values yet.
     [[nodiscard]] bool is_ready(std::span<const std::int32_t> context) const {
@@ -45,8 +57,9 @@ class LayerSequence : public SequenceDrafter {
     [[nodiscard]] KvSequence& kv() const { return *kv_; }
     [[nodiscard]] bool one_text() const { return one_text_; }
 
-    /// Keeps the states of the pairs from position `first` on, until they are computed. What came before is forgotten
-    /// if they do not follow it, or if drafting pauses for so long that reading it all would cost more than it gains.
+    /// Keeps the states of the pairs from position `first` on, until they are computed. Pairs from there on that it had
+    /// are replaced. What came before is forgotten if there is a gap, or if drafting pauses for so long that reading it
+    /// all would cost more than it gains.
     void keep(std::int64_t first, HiddenStates states);
     /// Adds the rows of the first `count` pending pairs to a pass, whose sequence `index` this one is.
     void add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
@@ -57,10 +70,16 @@ class LayerSequence : public SequenceDrafter {
     void commit_pending(std::int64_t count);
     void reserve(std::int64_t more, std::int64_t scratch);
 
+  protected:
+    /// After a resume: the first pair that it must see again to go on as one that was not interrupted.
+    [[nodiscard]] virtual std::int64_t first_lost() const { return known(); }
+    [[nodiscard]] const std::string& kind() const { return kind_; }
+
   private:
     void restart(std::int64_t origin);
 
     PagePool& pool_;
+    std::string kind_;
     bool one_text_;
     std::shared_ptr<KvSequence> kv_;  ///< slot 0: the pair at origin_
     std::int64_t origin_ = 0;
@@ -90,6 +109,8 @@ class LayerDrafter : public Drafter {
 
     [[nodiscard]] std::vector<Tap> taps() const override { return layer_.taps(); }
     [[nodiscard]] std::int64_t bytes_per_token() const override { return layer_.kv_layout().position_bytes(); }
+    [[nodiscard]] std::optional<DraftLayerKvKind> layer_kv_kind() const override;
+    [[nodiscard]] bool adapts() const override { return adapts_; }
 
   protected:
     /// The first `count` pending pairs of a sequence.
@@ -114,7 +135,8 @@ class LayerDrafter : public Drafter {
 
     Model& target_;
     DraftLayer& layer_;
-    bool one_text_;
+    bool one_text_, adapts_;
+    std::string kind_;  ///< DraftLayerKvKind::kind
     PagePool pool_;
 
   private:

@@ -13,8 +13,6 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr const char* state_kind = "lyanna";
-
 class LyannaSequence;
 
 /// A chain to make: below the last computed pair of a sequence, which is at `position`.
@@ -37,22 +35,21 @@ class LyannaSequence final : public LayerSequence {
         if (!one_text()) forget_chain();
     }
     DrafterState take_delta() override {
-        if (!one_text()) return {};
-        return {.kind = state_kind,
+        if (!one_text()) return LayerSequence::take_delta();
+        return {.kind = kind(),
                 .row_width = 2,
                 .rows = {static_cast<std::int32_t>(chain_root_), static_cast<std::int32_t>(chain_depth_)}};
     }
     bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
-        if (!one_text()) return false;
+        if (!one_text()) return LayerSequence::restore(deltas, context);
         for (const DrafterState& delta : deltas) {
-            if (delta.kind != state_kind || delta.rows.size() != 2) return false;
+            if (delta.kind != kind() || delta.rows.size() != 2) return false;
             chain_root_ = delta.rows[0];
             chain_depth_ = delta.rows[1];
             if (chain_root_ < 0 || chain_root_ > std::ssize(context)) return false;
         }
         return true;
     }
-    [[nodiscard]] bool restores_exactly() const override { return true; }
 
     /// The chain that was made when the text had `root` tokens, the root included.
     void set_chain(std::int64_t root, HiddenStates chain) {
@@ -66,11 +63,20 @@ class LyannaSequence final : public LayerSequence {
     [[nodiscard]] std::int64_t next_level(std::int64_t size) const { return size - chain_root_; }
     /// The chain whose states an interruption has lost; nullopt: there is none.
     [[nodiscard]] std::optional<ChainPlan> lost_chain() {
-        if (chain_.num_rows() > 0 || chain_root_ < 2 || chain_depth_ < 1) return {};
+        if (!has_lost_chain()) return {};
         return ChainPlan{this, chain_root_ - 2, chain_depth_};
     }
 
+  protected:
+    [[nodiscard]] std::int64_t first_lost() const override {
+        return has_lost_chain() ? std::min(known(), chain_root_ - 2) : known();
+    }
+
   private:
+    [[nodiscard]] bool has_lost_chain() const {
+        return chain_.num_rows() == 0 && chain_root_ >= 2 && chain_depth_ >= 1;
+    }
+
     std::int64_t chain_root_ = 0, chain_depth_ = 0;  ///< 0: there is no chain
     HiddenStates chain_;
 };
@@ -95,7 +101,7 @@ class LyannaDrafter final : public LayerDrafter {
           threshold_(context.options.resample_threshold) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<LyannaSequence>(pool_, one_text_);
+        return std::make_unique<LyannaSequence>(pool_, kind_, one_text_);
     }
     void propose(std::span<Proposal> proposals) override;
 
@@ -227,12 +233,13 @@ void LyannaDrafter::grow_all(std::vector<LayerTree> trees, const Logits& logits)
     }
 }
 
-/// A tree of `method` over levels of a chain. `rows`: by level, in the logits of all chains.
+/// A tree of `method` over levels of a chain, which costs no further pass of the layer. `rows`: by level, in the logits
+/// of all chains.
 LayerTree tree_over(Proposal& proposal, TokenTree& tree, const TreeMethod& method, std::vector<std::int32_t> rows) {
     return {.proposal = &proposal,
             .tree = &tree,
-            .growth =
-                method.begin(tree, proposal.noise, std::ssize(proposal.context), std::ssize(rows), proposal.max_width),
+            .growth = method.begin(tree, proposal.noise, std::ssize(proposal.context), std::ssize(rows),
+                                   proposal.max_width, {.node = proposal.prices.node}),
             .levels = std::move(rows)};
 }
 

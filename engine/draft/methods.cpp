@@ -36,6 +36,7 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
 }  // namespace
 
 // The registry. A new method needs a file in this folder, the declaration of its factory here, and a row.
+std::unique_ptr<Drafter> make_alternatives_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_eagle_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_lyanna_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
@@ -68,8 +69,8 @@ const std::vector<DraftMethod>& draft_methods() {
     };
     static const std::vector<DraftMethod> methods{
         {.name = automatic,
-         .summary = "self, or tokenswift with heads in the model's folder; with draft models sd or specinfer; ngram "
-                    "with other rules than coupled",
+         .summary = "self, or tokenswift with heads in the model's folder; self-or-sd with a draft model, specinfer "
+                    "with several; with other rules than coupled ngram or sd",
          .default_tree = "",
          .make = make_plain_drafter},
         {.name = "ar", .summary = "nothing, plain decoding", .default_tree = "", .make = make_plain_drafter},
@@ -106,6 +107,18 @@ const std::vector<DraftMethod>& draft_methods() {
                                     .scatter = copy_scatter});
              },
          .make = make_self_drafter},
+        {.name = "self-or-sd",
+         .summary = "whichever of self and sd gives more tokens per second, measured while it runs",
+         .draws = Draws::without_replacement,
+         .form = TreeForm::budgeted,
+         .default_tree = "auto",
+         .part = DraftPart::language_model,
+         .min_folders = 1,
+         .max_folders = 1,
+         .has_ngrams = true,
+         .copies_target = true,
+         .alternatives = {"self", "sd"},
+         .make = make_alternatives_drafter},
         {.name = "medusa",
          .summary = "a tree of trained heads on the model's own hidden states",
          .draws = Draws::certain,
@@ -209,6 +222,8 @@ static TreeShape greatest_tree(const DraftMethod& method) {
 
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
+    if (method.chooses_method() && !spec.is_auto())
+        throw UsageError("draft-tree: expected auto with draft = " + method.name + ", got '" + spec.text() + "'");
     if (method.fixed_shape && spec.is_auto())
         throw UsageError("draft-tree: expected a shape, such as " + method.default_tree +
                          ", with draft = " + method.name + ", got 'auto'");

@@ -41,7 +41,15 @@ enum class DraftPart : std::uint8_t {
 struct TreeLimits {
     static constexpr std::int64_t none = std::int64_t{1} << 30;
     std::int64_t depth = none, width = none;
+    std::int64_t method = 0;  ///< the method that drafts: an index of DraftMethod::alternatives
     bool operator==(const TreeLimits&) const = default;
+};
+
+/// Acceptance estimates that the drafts of a model need to pay (DraftEconomy).
+struct TreePrices {
+    double node = 0;        ///< of a node, to be in the tree
+    double level = 0;       ///< of a node, to be worth a pass of the model for the level below it
+    double sure_ngram = 1;  ///< of an n-gram, to be taken instead of a pass of the model
 };
 
 /// After a pause in drafting, a draft model that is more than this many tokens behind restarts: it reads only the end
@@ -81,12 +89,22 @@ struct DraftMethod {
     bool chains_states = false;    ///< its draft layer continues hidden states without the tokens between them
     bool fixed_shape = false;      ///< `draft-tree = auto` does not apply to it
     bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
+    /// Names of two methods: each step drafts with the one that gives more tokens per second (DraftChooser), so only
+    /// `coupled` may verify it. Checkpoints hold the state of the first. Empty: this is a method of its own.
+    std::vector<const char*> alternatives{};
     /// Makes the TreeMethod of a method over draft language models.
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;
     std::unique_ptr<Drafter> (*make)(const DraftContext& context) = nullptr;
 
     [[nodiscard]] bool drafts() const { return draws != Draws::none; }
     [[nodiscard]] bool samples() const { return draws > Draws::certain; }
+    [[nodiscard]] bool chooses_method() const { return !alternatives.empty(); }
+    /// A small model drafts for the target's passes over a part of its keys and values.
+    [[nodiscard]] bool has_two_stages() const {
+        return copies_target && part == DraftPart::language_model && !chooses_method();
+    }
+    /// Draft models alone draft.
+    [[nodiscard]] bool only_draft_models() const { return part == DraftPart::language_model && !copies_target; }
 };
 
 /// Name of the row that stands for the method of a job that names none. The runner replaces it before anything is

@@ -41,12 +41,15 @@ ModelTrees::ModelTrees(std::span<Model* const> models, const Model* target, doub
     }
 }
 
-/// The target's sampling parameters with the draft's temperature. Temperature 0 becomes 1: a one-hot distribution gives
-/// no tree.
+/// The target's sampling parameters with the draft's temperature. A greedy target's drafts have temperature 1 if no
+/// other is given: a one-hot distribution gives no tree.
 SamplingParams ModelTrees::params_of(const Proposal& proposal) const {
     SamplingParams params = *proposal.sampling;
-    if (temperature_ >= 0) params.temperature = temperature_;
-    if (params.temperature == 0) params.temperature = 1;
+    if (temperature_ >= 0) {
+        params.temperature = temperature_;
+    } else if (params.temperature == 0) {
+        params.temperature = 1;
+    }
     return params;
 }
 

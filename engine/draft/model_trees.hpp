@@ -35,7 +35,8 @@ class DraftRows {
 class ModelTrees {
   public:
     /// The models must outlive the object. `target` (may be nullptr) bounds the drafted tokens: ids beyond its
-    /// vocabulary are padding. `temperature`: of the drafts; < 0: the target's.
+    /// vocabulary are padding. `temperature`: of the drafts; 0: their most probable token; < 0: the
+    /// target's (1 if the target is greedy).
     ModelTrees(std::span<Model* const> models, const Model* target, double temperature);
 
     /// Grows all trees to their end. Collective.

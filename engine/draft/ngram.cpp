@@ -4,6 +4,7 @@
 // n-gram estimate of q predicts that draw, so trees grow in order of acceptance probability and stop where another node
 // would not pay.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <queue>
 
@@ -14,8 +15,8 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::size_t max_shared_contexts = 300'000;    // bounds the shared table to about 50 MB
-constexpr std::size_t max_corpus_contexts = 1'200'000;  // about 200 MB
+constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table to about 40 MB
+constexpr std::size_t max_corpus_contexts = 1'200'000;
 
 }  // namespace
 
@@ -69,16 +70,17 @@ void NgramSequence::blend(const Successors* successors, double& left) {
     constexpr double discount = 0.75;
     const auto total = static_cast<double>(successors->total);
     double claimed = 0;
-    for (const Successor& s : successors->list) {
+    for (const Successor& s : successors->list()) {
         const double share = left * (static_cast<double>(s.count) - discount) / total;
         claimed += share;
-        const auto known = std::find_if(candidates_.begin(), candidates_.end(),
-                                        [&](const Candidate& c) { return c.token == s.token; });
-        if (known != candidates_.end()) {
-            known->probability += share;
-        } else {
-            candidates_.push_back({s.token, share});
+        // Without a branch, so that the compiler compares several at once.
+        std::size_t known = candidates_.size();
+        for (std::size_t i = 0; i < candidate_tokens_.size(); ++i) known = candidate_tokens_[i] == s.token ? i : known;
+        if (known == candidates_.size()) {
+            candidates_.push_back({s.token, 0});
+            candidate_tokens_.push_back(s.token);
         }
+        candidates_[known].probability += share;
     }
     left -= claimed;
 }
@@ -87,16 +89,37 @@ void NgramSequence::blend(const Successors* successors, double& left) {
 /// all sequences and of the corpus. `alone`: uses only the sequence's own counts.
 void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) {
     candidates_.clear();
+    candidate_tokens_.clear();
     double left = 1.0;
-    const auto longest =
-        static_cast<std::int64_t>(std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
-    for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
-        const std::span<const std::int32_t> suffix = context.last(length);
-        blend(table_.find(suffix), left);
-        if (alone) continue;
-        blend(common_->sequences.find(suffix), left);
-        if (common_->corpus) blend(common_->corpus->find(suffix), left);
+    const std::size_t lengths = std::min(context.size() + 1, static_cast<std::size_t>(options_.order));
+    const std::array<const NgramTable*, 3> tables{&table_, alone ? nullptr : &common_->sequences,
+                                                  alone || !common_->corpus ? nullptr : &*common_->corpus};
+    // All that is read is asked for before it is used.
+    std::array<ContextKey, NgramTable::max_order> keys;
+    for (std::size_t length = 0; length < lengths; ++length) {
+        keys[length] = key_of(context.last(length));
+        for (const NgramTable* table : tables) {
+            if (table != nullptr) table->prefetch(keys[length]);
+        }
     }
+    std::array<std::array<const Successors*, 3>, NgramTable::max_order> found{};
+    for (std::size_t length = lengths; length-- > 0;) {
+        for (std::size_t table = 0; table < tables.size(); ++table) {
+            if (tables[table] == nullptr) continue;
+            found[length][table] = tables[table]->find(keys[length]);
+            __builtin_prefetch(found[length][table]);
+        }
+    }
+    for (std::size_t length = lengths; length-- > 0 && left > options_.min_probability;) {
+        for (const Successors* successors : found[length]) blend(successors, left);
+    }
+}
+
+/// e^G of a token's noise G; within a factor of two where it is far below `matters`, for no logarithm then.
+double exp_noise(const NoiseRow& row, std::int32_t token, double matters) {
+    const double bound = row.exp_gumbel_bound(token);
+    if (bound < 0.02 * matters) return bound / 2;
+    return kernels::scalar::det_exp(static_cast<double>(row.gumbel(token)));
 }
 
 /// Sets the probability of each candidate to that of being the draw argmax log q + G, with the estimate in place of q.
@@ -112,12 +135,40 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     const bool known = noise.kind == Noise::Kind::shared;
     const NoiseRow row = noise.row(position, 0, 0);
     for (Candidate& c : candidates_) {
-        if (known) c.probability *= kernels::scalar::det_exp(static_cast<double>(row.gumbel(c.token)));
+        if (known) c.probability *= exp_noise(row, c.token, best / c.probability);
         best = std::max(best, c.probability);
         sum += c.probability;
     }
     const double listed_wins = known ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
+}
+
+/// candidates_ = tokens that may follow `node` of the proposal's tree.
+void NgramSequence::find_candidates(const Proposal& proposal, std::int32_t node) {
+    const std::span<const std::int32_t> context = proposal.context;
+    const TokenTree& tree = *proposal.tree;
+    const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
+    suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
+    for (const std::int32_t above : tree.path_to(node)) suffix_.push_back(tree.token[above]);
+    // Counts of other sequences depend on the batch: used only where drafts cannot change the text.
+    estimate(suffix_, proposal.noise.is_own());
+    if (!candidates_.empty()) weigh_by_noise(proposal.noise, std::ssize(context) + tree.depth[node]);
+}
+
+std::int64_t NgramSequence::begin_with_sure(const Proposal& proposal, double sure, std::int64_t max_depth) {
+    TokenTree& tree = *proposal.tree;
+    std::int32_t node = 0;
+    while (tree.depth[node] < max_depth) {
+        find_candidates(proposal, node);
+        const auto best =
+            std::max_element(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+                return a.probability != b.probability ? a.probability < b.probability : a.token > b.token;
+            });
+        if (best == candidates_.end() || best->probability <= sure) break;
+        const auto above = static_cast<double>(tree.probability[node]);
+        node = tree.add(node, best->token, Origin::ngram, above * best->probability);
+    }
+    return tree.depth[node];
 }
 
 void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
@@ -164,16 +215,8 @@ void NgramSequence::grow(const Proposal& proposal, std::int64_t max_depth, std::
     std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
 
     const auto expand = [&](std::int32_t node, double probability) {
-        const std::int32_t depth = tree.depth[node];
-        if (depth >= max_depth || probability < min_probability) return;
-        const std::vector<std::int32_t> path = tree.path_to(node);
-        const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
-        suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
-        for (const std::int32_t p : path) suffix_.push_back(tree.token[p]);
-        // Counts of other sequences depend on the batch: used only where drafts cannot change the text.
-        estimate(suffix_, proposal.noise.is_own());
-        if (candidates_.empty()) return;
-        weigh_by_noise(proposal.noise, static_cast<std::int64_t>(context.size()) + depth);
+        if (tree.depth[node] >= max_depth || probability < min_probability) return;
+        find_candidates(proposal, node);
         for (const Candidate& c : candidates_) {
             if (c.probability * probability >= min_probability) open.push({c.probability * probability, node, c.token});
         }
@@ -240,13 +283,9 @@ NgramOptions ngram_options(const DraftOptions& options) {
     return ngram;
 }
 
-bool adapts_tree(const DraftOptions& options) {
-    return !options.tree.is_given() || options.tree.is_auto();
-}
-
 NgramOptions added_ngrams(const DraftOptions& options) {
     NgramOptions ngrams = ngram_options(options);
-    const bool some = ngrams.top > 0 && adapts_tree(options);
+    const bool some = ngrams.top > 0 && options.adapts_tree();
     ngrams.shape = some ? TreeShape{.width = 2, .depth = 8, .budget = 12, .branching = {}}
                         : TreeShape{.width = 0, .depth = 0, .budget = 0, .branching = {}};
     return ngrams;
@@ -263,7 +302,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
     NgramOptions ngram = ngram_options(options);
     if (ngram.top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     ngram.shape = options.shape();
-    ngram.adapts = adapts_tree(options);
+    ngram.adapts = options.adapts_tree();
     return std::make_unique<NgramDrafter>(ngram, options.corpus.get());
 }
 

@@ -45,6 +45,10 @@ class NgramSequence final : public SequenceDrafter {
     /// `shape.budget`, and `shape.width` per level. Uses TokenTree::probability of the nodes that are there.
     void propose(const Proposal& proposal, std::int64_t max_depth);
 
+    /// Adds a chain below the root, of tokens that are accepted with a probability above `sure` each, down to
+    /// `max_depth`. Returns its length.
+    std::int64_t begin_with_sure(const Proposal& proposal, double sure, std::int64_t max_depth);
+
     /// Adds what followed the tokens of level 1, best first, down to `max_depth`: at most `shape.budget` nodes. Nodes
     /// that are there already are passed through.
     void continue_first_tokens(const Proposal& proposal, std::int64_t max_depth);
@@ -69,6 +73,7 @@ class NgramSequence final : public SequenceDrafter {
     void blend(const Successors* successors, double& left);
     void estimate(std::span<const std::int32_t> context, bool alone);
     void weigh_by_noise(const Noise& noise, std::int64_t position);
+    void find_candidates(const Proposal& proposal, std::int32_t node);
 
     NgramOptions options_;
     NgramTable table_;
@@ -76,14 +81,12 @@ class NgramSequence final : public SequenceDrafter {
     std::vector<std::int32_t> history_;
     std::size_t saved_ = 0;
     std::vector<Candidate> candidates_;  // of the node being expanded
+    std::vector<std::int32_t> candidate_tokens_;
     std::vector<std::int32_t> suffix_;
 };
 
 /// The n-gram settings of `options`. Throws UsageError.
 NgramOptions ngram_options(const DraftOptions& options);
-
-/// Whether the size of the trees is left to the program.
-bool adapts_tree(const DraftOptions& options);
 
 /// N-grams below the first tokens of a tree of `depth` levels: `ngram-top` continuations in all.
 NgramOptions continuations(const DraftOptions& options, std::int64_t depth);

@@ -12,7 +12,7 @@ class RsdCGrowth final : public TreeGrowth {
   public:
     RsdCGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::vector<std::int64_t> branching)
         : tree_(tree), noise_(noise), position_(position), branching_(std::move(branching)) {
-        if (!branching_.empty()) wanted_.push_back({0, 0});
+        if (!branching_.empty()) wanted_.push_back({tree.num_nodes() - 1, 0});
     }
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
@@ -51,7 +51,7 @@ class RsdC final : public TreeMethod {
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                     std::int64_t max_depth, std::int64_t max_width,
-                                                    double /*min_probability*/) const override {
+                                                    const TreePrices& /*prices*/) const override {
         std::vector<std::int64_t> branching = branching_;
         branching.resize(std::clamp<std::int64_t>(max_depth, 0, this->max_depth()));
         const TreeFamily limits{.widths = {}, .branches = true};

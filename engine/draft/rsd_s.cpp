@@ -51,7 +51,7 @@ class RsdSGrowth final : public TreeGrowth {
         : tree_(tree), noise_(noise), position_(position), beams_(beams), min_probability_(min_probability) {
         if (noise.is_own()) beams_.scatter = 0;
         if (beams_.depth > 0) {
-            wanted_.push_back({0, 0});
+            wanted_.push_back({tree.num_nodes() - 1, 0});
             level_.push_back({});
         }
     }
@@ -138,11 +138,11 @@ class RsdS final : public TreeMethod {
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                     std::int64_t max_depth, std::int64_t max_width,
-                                                    double min_probability) const override {
+                                                    const TreePrices& prices) const override {
         BeamOptions beams = beams_;
         beams.width = std::min(max_width, beams.width);
         beams.depth = std::clamp<std::int64_t>(max_depth, 0, beams.depth);
-        return std::make_unique<RsdSGrowth>(tree, noise, position, beams, min_probability);
+        return std::make_unique<RsdSGrowth>(tree, noise, position, beams, prices.level);
     }
     [[nodiscard]] std::int64_t max_nodes() const override {
         return std::min(beams_.width * beams_.depth, beams_.max_nodes);

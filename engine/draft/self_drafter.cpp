@@ -23,7 +23,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
     SelfDrafter(const DraftContext& context, std::unique_ptr<TreeMethod> method)
         : method_(std::move(method)),
           trees_(context.options.models, context.target, context.options.model_temperature),
-          adapts_(adapts_tree(context.options)),
+          adapts_(context.options.adapts_tree()),
           ngrams_(added_ngrams(context.options)),
           common_(std::make_shared<CommonNgrams>(ngrams_, context.options.corpus.get())),
           model_(*context.options.models.front()),
@@ -43,14 +43,17 @@ class SelfDrafter final : public Drafter, private DraftRows {
             if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
             PartialSequence& sequence = sequence_of(proposal);
             requests.push_back({&sequence.selected, proposal.kv, proposal.context, sequence.prompt_tokens});
-            trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context),
-                                                       depth, proposal.max_width, proposal.min_level_probability)});
+            const std::int64_t sure = extends_by_ngrams(proposal) ? sequence.ngrams->begin_with_sure(
+                                                                        proposal, proposal.prices.sure_ngram, depth)
+                                                                  : 0;
+            trees.push_back(
+                {&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context) + sure,
+                                           depth - sure, proposal.max_width, proposal.prices)});
         }
         ranker_.select(model_, requests);
         trees_.grow(std::move(trees), *this);
         for (Proposal& proposal : proposals) {
-            // Under the sampling rules drafts are either sampled or certain, not both in one tree.
-            if (!has_ngrams() || proposal.noise.is_own()) continue;
+            if (!extends_by_ngrams(proposal)) continue;
             const std::int64_t depth = proposal.tree->depth.back() + ngrams_.shape.depth;
             sequence_of(proposal).ngrams->propose(proposal, std::min(proposal.text_depth, depth));
             if (proposal.draft_calls == 0 && proposal.tree->num_nodes() > 1) proposal.draft_calls = 1;
@@ -70,9 +73,17 @@ class SelfDrafter final : public Drafter, private DraftRows {
 
   private:
     [[nodiscard]] bool has_ngrams() const { return ngrams_.shape.budget > 0; }
+    /// Under the sampling rules drafts are either sampled or certain, not both in one tree.
+    [[nodiscard]] bool extends_by_ngrams(const Proposal& proposal) const {
+        return has_ngrams() && !proposal.noise.is_own();
+    }
     void add(std::size_t /*model*/, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
              std::vector<ForwardRow>& rows) override {
-        rows.push_back(sequence_of(*tree.proposal).draft_row(*tree.proposal, node, sequence));
+        const Proposal& proposal = *tree.proposal;
+        // The first pass also computes the chain of n-grams that the tree begins with, and its root.
+        for (std::int32_t above = proposal.draft_calls == 0 ? 0 : node; above < node; ++above)
+            rows.push_back(sequence_of(proposal).draft_row(proposal, above, sequence));
+        rows.push_back(sequence_of(proposal).draft_row(proposal, node, sequence));
         rows.back().wants_logits = true;
     }
 

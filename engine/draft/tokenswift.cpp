@@ -39,7 +39,7 @@ class TokenSwiftDrafter final : public Drafter {
           heads_(*context.options.heads),
           branching_(shape.branching),
           product_nodes_(shape.max_nodes()),
-          adapts_(adapts_tree(context.options)),
+          adapts_(context.options.adapts_tree()),
           ngrams_(continuations(context.options, shape.depth)),
           common_(std::make_shared<CommonNgrams>(ngrams_, context.options.corpus.get())),
           ranker_(context.options.partial_cache, max_nodes() + 1),

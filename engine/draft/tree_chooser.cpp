@@ -261,7 +261,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
     const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
-    draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
+    if (!step.reuses_drafts) draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;
@@ -275,6 +275,16 @@ void TreeChooser::end_probe() {
     }
     pause_ = std::min(2 * pause_, longest_pause);
     next_probe_ = step_ + pause_;
+}
+
+// Times of the other method's passes are not recorded: beside another model's drafts, and in other sizes, they made
+// this method's drafts pause where they paid.
+void TreeChooser::pass_over(const Step& step) {
+    if (step.sequences == 0) return;
+    if (step.measured) elapsed_ += step.draft_seconds + step.forward_seconds + step.verify_seconds;
+    drafted_before_ = true;
+    not_drafted_ += step.tokens / step.sequences;
+    --next_probe_;
 }
 
 void TreeChooser::record(const Step& step) {

@@ -50,6 +50,8 @@ class TreeChooser {
         std::int64_t ngram_rows = 0;           ///< n-gram nodes in trees of models
         std::int64_t ngram_tokens = 0;         ///< the part of `tokens` that these nodes brought
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
+        /// Some trees are what was left of earlier drafts (Origin::resampled), so the time says nothing about drafting.
+        bool reuses_drafts = false;
         bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
     };
 
@@ -65,6 +67,11 @@ class TreeChooser {
     void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
     /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
+    /// Called in place of choose(), verified() and record() after a step in which another method drafted.
+    void pass_over(const Step& step);
+
+    /// Whether the drafter has to read the text that it did not draft for.
+    [[nodiscard]] bool follows_text() const { return family_.follows_text; }
 
   private:
     struct Candidate {

@@ -47,13 +47,13 @@ class TreeGrowth {
 class TreeMethod {
   public:
     virtual ~TreeMethod() = default;
-    /// `tree` holds its root and must outlive the result. `position`: absolute position of the token after the root.
-    /// `max_width`: a width as in TreeFamily. `min_probability`: a method that estimates the chances of its nodes ends
-    /// the tree where those of a level are below it.
+    /// `tree` holds its root, or a chain that begins there, and must outlive the result; the tree grows below the last
+    /// node. `position`: absolute position of the token after that node. `max_width`: a width as in TreeFamily.
+    /// `prices`: for a method that estimates the chances of its nodes.
     [[nodiscard]] virtual std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                             std::int64_t max_depth,
                                                             std::int64_t max_width = TreeLimits::none,
-                                                            double min_probability = 0) const = 0;
+                                                            const TreePrices& prices = {}) const = 0;
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
 };

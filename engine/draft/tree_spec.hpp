@@ -13,6 +13,8 @@ struct TreeShape {
     std::int64_t width = 1, depth = 1, budget = 1;
     std::vector<std::int64_t> branching;  ///< children per node, by level; empty unless given in this form
 
+    /// Whether no node can have two children.
+    [[nodiscard]] bool is_chain() const { return branching.empty() && width == 1; }
     [[nodiscard]] std::int64_t num_nodes() const;
     /// Maximum number of nodes of a tree, root excluded.
     [[nodiscard]] std::int64_t max_nodes() const { return std::min(num_nodes(), budget); }

@@ -92,9 +92,9 @@ std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
     return id;
 }
 
-/// Returns nullptr on all ranks if there are no links or a rank could not join; in the latter case `notice` gives the
-/// reason. Collective.
-std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group, std::string& notice) {
+/// Returns nullptr on all ranks if there are no links or a rank could not join; in the latter case `reason` says why.
+/// Collective.
+std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group, std::string& reason) {
     std::unique_ptr<kernels::DeviceLink> link;
     try {
         agree(group, [&] {
@@ -103,8 +103,7 @@ std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group,
         });
     } catch (const Error& error) {
         link.reset();
-        notice = "tensor-parallel: sums go through host memory, as the devices could not be connected: " +
-                 std::string(error.what());
+        reason = error.what();
     }
     return link;
 }
@@ -113,8 +112,16 @@ std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group,
 
 std::unique_ptr<DeviceGroup> make_device_group(kernels::Device& device, Group& group, std::string& notice) {
     if (group.size() == 1) return std::make_unique<NoSum>();
-    std::unique_ptr<kernels::DeviceLink> link = join(device, group, notice);
+    std::string reason;
+    std::unique_ptr<kernels::DeviceLink> link = join(device, group, reason);
     if (link) return std::make_unique<Linked>(std::move(link));
+    if (device.links() != nullptr && device.links()->sum_order() == kernels::SumOrder::library) {
+        if (reason.empty()) reason = "two ranks on one GPU, or a rank without one";
+        throw InputError("job", "all-reduce", "a GPU for each rank, connected by NCCL", reason,
+                         "use all-reduce = ordered");
+    }
+    if (!reason.empty())
+        notice = "tensor-parallel: sums go through host memory, as the devices could not be connected: " + reason;
     if (device.own_memory()) return std::make_unique<OverHost>(device, group);
     return std::make_unique<InPlace>(group);
 }

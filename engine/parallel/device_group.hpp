@@ -1,7 +1,7 @@
 // All-reduce and all-gather of device memory over the ranks of a group, called by the model between its matmuls. Takes
 // the fastest available path: in place if the device computes in host memory; from device to device if each rank has
 // its own device and these are connected (DeviceLinks); otherwise through host memory. The order of the sum, and so its
-// bits, are those of Group::all_reduce.
+// bits, are those of Group::all_reduce, unless the links are made for another one (SumOrder::library).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class DeviceGroup {
 };
 
 /// Creates the collectives of `group` for `device`, one device per rank. Collective. `notice` receives a message for
-/// the user if the devices could not be connected.
+/// the user if the devices could not be connected. Throws InputError on all ranks if they had to be
+/// (SumOrder::library).
 std::unique_ptr<DeviceGroup> make_device_group(kernels::Device& device, Group& group, std::string& notice);
 
 }  // namespace longhaul::engine

@@ -7,8 +7,23 @@
 namespace longhaul::engine {
 namespace {
 
-std::int64_t writing_ranks(const Model& model, Group& group) {
-    return std::min<std::int64_t>(group.size(), model.config().num_kv_heads);
+/// Number of ranks that write heads of a model with so many KV heads.
+int writing_ranks(std::int64_t num_kv_heads, Group& group) {
+    return static_cast<int>(std::min<std::int64_t>(group.size(), num_kv_heads));
+}
+
+/// Reads positions from `first` on, which are in `kv` from its beginning. Committed positions never change, so the
+/// writer may read them while decoding appends. It holds a reference to the KV (the item may finish meanwhile) and a
+/// copy of the page list (which may grow).
+KvExport reader_of(std::shared_ptr<KvSequence> kv, std::int64_t first) {
+    std::vector<std::vector<std::byte*>> pages;
+    for (std::size_t group = 0; group < kv->num_groups(); ++group)
+        pages.emplace_back(kv->pages(group).begin(), kv->pages(group).end());
+    return [kv = std::move(kv), pages = std::move(pages), first](std::size_t group, kernels::KvBox box, std::byte* to,
+                                                                 std::size_t head_stride) {
+        box.first -= first;
+        kv->pool().device().kv_export_box(kv->layout(group), pages[group], box, to, head_stride);
+    };
 }
 
 template <class Archive>
@@ -38,9 +53,14 @@ DrafterState within_budget(DrafterState state, std::int64_t& bytes_left) {
     return {.kind = "left out", .row_width = 0, .rows = {}};
 }
 
-CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group)
-    : options_(options), model_(model), group_(group) {
-    if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder, options.identity);
+CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model& model, const Drafter& drafter,
+                                   Group& group)
+    : options_(options),
+      model_(model),
+      layer_kind_(drafter.layer_kv_kind()),
+      position_bytes_(position_bytes(model.kv_layouts()) + (layer_kind_ ? drafter.bytes_per_token() : 0)),
+      group_(group) {
+    if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder);
 }
 
 bool CheckpointRounds::due() const {
@@ -50,12 +70,15 @@ bool CheckpointRounds::due() const {
     constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
-            record_bytes_since_ >= max_bytes ||
-            (options_.store_kv && tokens_since_ * position_bytes(model_.kv_layouts()) >= max_bytes));
+            record_bytes_since_ >= max_bytes || (options_.store_kv && tokens_since_ * position_bytes_ >= max_bytes));
 }
 
 bool CheckpointRounds::may_store_kv() const {
     return options_.store_kv && (options_.quota_bytes == 0 || kv_bytes_on_disk_ < options_.quota_bytes);
+}
+
+bool CheckpointRounds::keeps_kv(const Sequence& sequence, bool store_kv) const {
+    return store_kv && !sequence.outgrew_keys(model_.config().longest_short_text());
 }
 
 ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
@@ -70,11 +93,43 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     if (group_.is_first())  // only the first rank has logprobs
         delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
-    const bool keeps_kv = store_kv && !sequence.outgrew_keys(model_.config().longest_short_text());
-    delta.kv_end = keeps_kv ? sequence.kv->committed() : sequence.saved_kv;
+    delta.kv_end = keeps_kv(sequence, store_kv) ? sequence.kv->committed() : sequence.saved_kv;
     // After a put-back the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
     return delta;
+}
+
+/// Adds the new keys and values of the drafter's layer.
+void CheckpointRounds::add_layer_kv(Sequence& sequence, RoundJob& job) const {
+    DraftLayerKv layer = sequence.drafter->layer_kv();
+    if (!layer.kv) return;
+    const std::int64_t begin = std::max(sequence.saved_layer_kv, layer.first);
+    const std::int64_t end = layer.first + layer.kv->committed();
+    if (begin >= end) return;
+    job.kv.push_back({sequence.item.checkpoint_key, begin, end, reader_of(std::move(layer.kv), layer.first)});
+    sequence.saved_layer_kv = end;
+}
+
+/// Has this rank's KV files written. Every rank knows how many there are in all.
+void CheckpointRounds::submit_kv(RoundJob target, RoundJob layer) {
+    missing_kv_files_ = 0;
+    const auto submit = [&](RoundJob& job, std::int64_t num_kv_heads, bool writes) {
+        if (job.kv.empty()) return;
+        missing_kv_files_ += writing_ranks(num_kv_heads, group_);
+        job.round = round_;
+        if (writes) writer_->submit(std::move(job));
+    };
+    target.identity = options_.identity;
+    target.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
+    target.first_kv_head = model_.first_kv_head();
+    target.num_kv_heads = model_.kv_layout().num_kv_heads;
+    submit(target, model_.config().num_kv_heads, model_.writes_kv());
+    if (!layer_kind_) return;
+    layer.identity = options_.identity.of_drafter(layer_kind_->kind, layer_kind_->num_kv_heads, layer_kind_->head_dim);
+    layer.kv_name = draft_kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
+    layer.first_kv_head = layer_kind_->first_kv_head;
+    layer.num_kv_heads = layer_kind_->num_kv_heads_here;
+    submit(layer, layer_kind_->num_kv_heads, layer_kind_->writes_kv);
 }
 
 void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv) {
@@ -88,8 +143,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
                      round_,
                      {},
                      {}};
-    RoundJob job;
-    job.round = round_;
+    RoundJob job, layer_job;
     std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, store_kv);
@@ -100,18 +154,9 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             delta.statistics = statistics_to_json(sequence->statistics);
         }
         if (delta.kv_end > delta.kv_begin) {
-            // Committed positions never change, so the writer may read them while decoding appends. It holds a
-            // reference to the KV (the item may finish meanwhile) and a copy of the page list (which may grow).
-            std::vector<std::vector<std::byte*>> pages;
-            for (std::size_t group = 0; group < sequence->kv->num_groups(); ++group)
-                pages.emplace_back(sequence->kv->pages(group).begin(), sequence->kv->pages(group).end());
-            job.kv.push_back(
-                {delta.key, delta.kv_begin, delta.kv_end,
-                 [kv = sequence->kv, pages = std::move(pages)](std::size_t group, const kernels::KvBox& box,
-                                                               std::byte* to, std::size_t head_stride) {
-                     kv->pool().device().kv_export_box(kv->layout(group), pages[group], box, to, head_stride);
-                 }});
+            job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
         }
+        if (keeps_kv(*sequence, store_kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_kv = delta.kv_end;
         sequence->last_commit = commit_.name;
@@ -122,14 +167,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             commit_.items.push_back(std::move(delta));
         }
     }
-    const bool has_kv = !job.kv.empty();
-    missing_kv_files_ = has_kv ? static_cast<int>(writing_ranks(model_, group_)) : 0;
-    if (has_kv && model_.writes_kv()) {
-        job.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
-        job.first_kv_head = model_.first_kv_head();
-        job.num_kv_heads = model_.kv_layout().num_kv_heads;
-        writer_->submit(std::move(job));
-    }
+    submit_kv(std::move(job), std::move(layer_job));
     if (!group_.is_first()) return;
     active_ = !commit_.items.empty();
     if (active_ && missing_kv_files_ == 0) writer_->submit(commit_);

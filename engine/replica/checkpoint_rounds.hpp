@@ -28,7 +28,7 @@ inline constexpr std::int64_t max_drafter_bytes = std::int64_t{512} << 20;
 
 class CheckpointRounds {
   public:
-    CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group);
+    CheckpointRounds(const CheckpointOptions& options, const Model& model, const Drafter& drafter, Group& group);
 
     [[nodiscard]] bool enabled() const { return writer_ != nullptr; }
     [[nodiscard]] bool active() const { return active_; }
@@ -71,12 +71,17 @@ class CheckpointRounds {
         std::int64_t kv_bytes = 0;
     };
 
+    [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
     [[nodiscard]] ItemDelta delta_of(Sequence& sequence, bool store_kv) const;
+    void add_layer_kv(Sequence& sequence, RoundJob& job) const;
+    void submit_kv(RoundJob target, RoundJob layer);
     void take(const RoundResult& result);
     void forget_if_unneeded(const std::string& commit);
 
     CheckpointOptions options_;
     const Model& model_;
+    std::optional<DraftLayerKvKind> layer_kind_;  ///< of the drafter
+    std::int64_t position_bytes_;                 ///< of keys and values, the drafter's included
     Group& group_;
     std::unique_ptr<CheckpointWriter> writer_;
 

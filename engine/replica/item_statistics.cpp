@@ -20,6 +20,8 @@ void for_each_counter(Statistics& s, Visit visit) {
     visit("accepted_ngram", s.accepted_ngram);
     visit("accepted_ngram_path", s.accepted_ngram_path);
     visit("accepted_resampled", s.accepted_resampled);
+    visit("draft_model_calls", s.draft_model_calls);
+    visit("accepted_draft_model", s.accepted_draft_model);
     visit("decode_tokens", s.decode_tokens);
     visit("checkpoint_rounds", s.checkpoint_rounds);
     visit("resumes", s.resumes);
@@ -33,7 +35,7 @@ nlohmann::json length_to_json(const std::vector<LengthRow>& rows) {
     nlohmann::json json = nlohmann::json::array();
     for (const LengthRow& row : rows)
         json.push_back({row.tokens, row.seconds, row.target_calls, row.draft_calls, row.accepted, row.accepted_ngram,
-                        row.accepted_ngram_path});
+                        row.accepted_ngram_path, row.accepted_draft_model});
     return json;
 }
 
@@ -47,7 +49,8 @@ std::vector<LengthRow> length_from_json(const nlohmann::json& json) {
                             .draft_calls = row.at(3).get<std::int64_t>(),
                             .accepted = row.at(4).get<std::int64_t>(),
                             .accepted_ngram = row.at(5).get<std::int64_t>(),
-                            .accepted_ngram_path = row.size() > 6 ? row.at(6).get<std::int64_t>() : 0});
+                            .accepted_ngram_path = row.size() > 6 ? row.at(6).get<std::int64_t>() : 0,
+                            .accepted_draft_model = row.size() > 7 ? row.at(7).get<std::int64_t>() : 0});
     } catch (const nlohmann::json::exception&) {
         rows.clear();
     }
@@ -84,7 +87,8 @@ void ItemStatistics::count_length(std::int64_t num_output) {
                          .draft_calls = draft_calls,
                          .accepted = accepted,
                          .accepted_ngram = accepted_ngram,
-                         .accepted_ngram_path = accepted_ngram_path});
+                         .accepted_ngram_path = accepted_ngram_path,
+                         .accepted_draft_model = accepted_draft_model});
 }
 
 std::string statistics_to_json(const ItemStatistics& statistics) {

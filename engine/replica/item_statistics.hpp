@@ -14,6 +14,7 @@ struct LengthRow {
     std::int64_t tokens = 0;
     double seconds = 0;  ///< without prefill
     std::int64_t target_calls = 0, draft_calls = 0, accepted = 0, accepted_ngram = 0, accepted_ngram_path = 0;
+    std::int64_t accepted_draft_model = 0;
 };
 
 /// Counters of one item for its tokens so far, cumulative over launches; the fields of stats.jsonl.
@@ -23,7 +24,9 @@ struct ItemStatistics {
     /// Tokens accepted in steps in which an n-gram proposed the last of them: those of TokenSwift's β.
     std::int64_t accepted_ngram_path = 0;
     std::int64_t accepted_resampled = 0;  ///< accepted nodes that only re-sampling proposed
-    std::int64_t decode_tokens = 0;       ///< tokens emitted by target calls (block efficiency = this / target_calls)
+    std::int64_t draft_model_calls = 0,
+                 accepted_draft_model = 0;  ///< the part of steps in which draft models alone draft
+    std::int64_t decode_tokens = 0;         ///< tokens emitted by target calls (block efficiency = this / target_calls)
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
     std::int64_t branched_trees = 0;  ///< trees in which some node has several children
     double checkpoint_stall_seconds = 0;

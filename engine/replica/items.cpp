@@ -1,6 +1,7 @@
 // The items of a replica: admit (and restore from checkpoints), put back, finish. Every rank applies the first rank's
 // decisions (StepHeader) here, before each step.
 #include <algorithm>
+#include <functional>
 
 #include "engine/error.hpp"
 #include "engine/replica/state.hpp"
@@ -9,11 +10,14 @@ namespace longhaul::engine {
 
 namespace {
 
-/// Reads this rank's KV heads of a group of layers for positions [first, end) from the checkpoint into the sequence's
-/// pages.
-void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::size_t group, std::int64_t first,
+/// Reads keys or values of positions [first, first + count) of one layer and one of this rank's heads.
+using HeadReader = std::function<void(std::int64_t layer, std::int64_t head, bool values, std::int64_t first,
+                                      std::int64_t count, std::byte* to)>;
+
+/// Reads this rank's KV heads of a group of layers for positions [first, end) into pages of `kv`.
+void read_stretch(const HeadReader& read, const KvSequence& kv, std::size_t group, std::int64_t first,
                   std::int64_t end) {
-    const kernels::KvLayout& layout = sequence.kv->layout(group);
+    const kernels::KvLayout& layout = kv.layout(group);
     kernels::KvBox box{.num_heads = layout.num_kv_heads, .first = first, .count = end - first};
     std::vector<std::byte> buffer(box.bytes(layout));
     const std::size_t head_bytes = buffer.size() / static_cast<std::size_t>(layout.num_kv_heads);
@@ -21,10 +25,10 @@ void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence
         for (const bool values : {false, true}) {
             box.values = values;
             for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-                store.read_kv(sequence.item.checkpoint_key, group, box.first_layer, model.first_kv_head() + head,
-                              values, first, box.count, buffer.data() + static_cast<std::size_t>(head) * head_bytes);
+                read(box.first_layer, head, values, first, box.count,
+                     buffer.data() + static_cast<std::size_t>(head) * head_bytes);
             }
-            model.device().kv_import_box(layout, sequence.kv->pages(group), box, buffer.data(), head_bytes);
+            kv.pool(group).device().kv_import_box(layout, kv.pages(group), box, buffer.data(), head_bytes);
         }
     }
 }
@@ -44,6 +48,9 @@ std::int64_t first_restored(const RestoredItem& stored, const KvGroup& group, st
 std::int64_t text_bytes(const std::string& text) {
     return static_cast<std::int64_t>(text.size());
 }
+
+/// Positions that are read at a time, which bounds the buffer.
+constexpr std::int64_t max_read = 4096;
 
 }  // namespace
 
@@ -96,18 +103,58 @@ void Replica::State::restore_kv(Sequence& sequence) {
 /// Reads positions [first, end) of a group of layers. `done`: the end of what is read, also if this throws.
 void Replica::State::restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group,
                                    std::int64_t first, std::int64_t end, std::int64_t& done) {
-    // A stretch is in the files of one round, so each file is opened once. Pieces bound the buffer size.
-    constexpr std::int64_t piece = 4096;
+    // A stretch is in the files of one round, so each file is opened once.
+    const HeadReader read = [&](std::int64_t layer, std::int64_t head, bool values, std::int64_t from,
+                                std::int64_t count, std::byte* to) {
+        hooks.store->read_kv(sequence.item.checkpoint_key, group, layer, model.first_kv_head() + head, values, from,
+                             count, to);
+    };
     done = first;
     for (std::size_t i = 0; done < end; ++i) {
         const std::int64_t stretch_end = std::min(stored.kv_ends.at(i), end);
         while (done < stretch_end) {
-            const std::int64_t piece_end = std::min(done + piece, stretch_end);
-            read_stretch(*hooks.store, model, sequence, group, done, piece_end);
+            const std::int64_t piece_end = std::min(done + max_read, stretch_end);
+            read_stretch(read, *sequence.kv, group, done, piece_end);
             done = piece_end;
             if (hooks.poke) hooks.poke();
         }
     }
+}
+
+/// Restores keys and values of the drafter's layer, of positions that the sequence itself has.
+void Replica::State::restore_layer_kv(Sequence& sequence) {
+    const std::optional<DraftLayerKvKind> kind = drafter->layer_kv_kind();
+    if (!kind || sequence.kv->committed() == 0) return;
+    const std::string& key = sequence.item.checkpoint_key;
+    RestoredDraftKv stored;
+    try {
+        stored = hooks.store->restore_draft_kv(
+            key, options.checkpoint.identity.of_drafter(kind->kind, kind->num_kv_heads, kind->head_dim),
+            sequence.kv->committed(), longest_short_text);
+    } catch (const Error&) {
+        // Nothing is read on any rank.
+    }
+    if (group.is_first() && hooks.damaged) {
+        for (const std::string& line : stored.damage) hooks.damaged(line);
+    }
+    const std::int64_t first = -min_over_ranks(group, -stored.first), end = min_over_ranks(group, stored.end);
+    KvSequence* const kv = first < end ? sequence.drafter->restore_layer_kv(first, end) : nullptr;
+    if (kv == nullptr) return;
+    const HeadReader read = [&](std::int64_t /*layer*/, std::int64_t head, bool values, std::int64_t from,
+                                std::int64_t count, std::byte* to) {
+        hooks.store->read_draft_kv(key, kind->first_kv_head + head, values, first + from, count, to);
+    };
+    std::int64_t done = 0;
+    try {
+        for (; done < end - first; done = std::min(done + max_read, end - first)) {
+            read_stretch(read, *kv, 0, done, std::min(done + max_read, end - first));
+            if (hooks.poke) hooks.poke();
+        }
+    } catch (const Error&) {
+        // As in restore_kv.
+    }
+    kv->set_committed(min_over_ranks(group, done));
+    sequence.saved_layer_kv = first + kv->committed();
 }
 
 void Replica::State::admit(Admission& admission) {
@@ -115,7 +162,7 @@ void Replica::State::admit(Admission& admission) {
         std::unique_ptr<Sequence> sequence = std::move(waiting.front());
         waiting.pop_front();
         sequence->number = admitted++;
-        if (sequence->outgrew_keys(longest_short_text)) sequence->saved_kv = 0;
+        if (sequence->outgrew_keys(longest_short_text)) sequence->saved_kv = sequence->saved_layer_kv = 0;
         sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
         if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
         in_flight.push_back(std::move(sequence));
@@ -137,6 +184,7 @@ void Replica::State::admit(Admission& admission) {
         .id = sequence->item.id, .sample = sequence->item.sample, .prompt_tokens = sequence->prompt_size()};
     sequence->drafter = drafter->make_sequence(known);
     sequence->num_logprobs = num_logprobs(sequence->item);
+    if (options.keeps_states && group.is_first()) sequence->states = make_states(*sequence);
     sequence->logprobs = std::move(admission.logprobs);
     if (!wanted.stop.empty() && !sequence->is_forced()) {
         sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
@@ -162,6 +210,7 @@ void Replica::State::admit(Admission& admission) {
         sequence->drafter = drafter->make_sequence(known);
         sequence->drafter->begin(sequence->tokens);
     }
+    if (admission.restored && !options.scoring) restore_layer_kv(*sequence);
     // Hidden states that no checkpoint holds come from rows that the target recomputes.
     const std::int64_t last = sequence->num_tokens() - 1 - sequence->drafter->missing_states(sequence->tokens);
     if (!options.scoring && sequence->kv->committed() > last) {
@@ -259,6 +308,7 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     }
     if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
     done.logprobs = std::move(sequence.logprobs);
+    if (error.empty()) done.states = std::move(sequence.states);
     done.reason = reason;
     done.error = error;
     done.prompt_tokens = sequence.prompt_size();

@@ -47,7 +47,7 @@ bool Replica::State::take_next() {
         if (error.empty()) break;
         refuse_next(error);
     }
-    if (hooks.store != nullptr) take_restored();
+    if (hooks.store != nullptr && !options.keeps_states) take_restored();
     return true;
 }
 
@@ -62,6 +62,11 @@ std::string Replica::State::misfit(const WorkItem& item) const {
         return "logprobs: expected at most " + std::to_string(max_entries) +
                " entries per item (max-tokens x (logprobs + 1)), got " + std::to_string(entries);
     const auto vocab = model.config().vocab_size;
+    const std::int64_t row_bytes =
+        TextStates::row_bytes(model.config().hidden_size, std::min<std::int64_t>(max_top_tokens, vocab));
+    if (options.keeps_states && output_limit(item) > max_state_bytes / row_bytes)
+        return "hidden-states: expected at most " + std::to_string(max_state_bytes / row_bytes) +
+               " tokens per item (2 GiB of states), got " + std::to_string(output_limit(item)) + "; lower max-tokens";
     const auto bad = std::find_if(item.continuation.begin(), item.continuation.end(),
                                   [&](std::int32_t token) { return token < 0 || token >= vocab; });
     if (bad == item.continuation.end()) return {};
@@ -214,18 +219,26 @@ void Replica::State::plan_admissions(StepHeader& header) {
 /// Only under `coupled`, where trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
-    if (drafter->adapts()) {
-        header.min_probability = economy.min_probability();
-        header.min_level_probability = economy.min_level_probability();
-    }
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();
         header.feed_drafter = header.trees.depth > 0;
+    } else if (chooser) {
+        header.trees = chooser->choose(decoding_batch());
+        header.feed_drafter = chooser->feeds();
     }
-    if (!chooser) return;
+    if (!drafter->adapts() || options.draft.tree_limits) return;
+    const DraftEconomy& economy = economies.at(header.trees.method);
+    header.min_probability = economy.min_probability();
+    header.prices = {.node = economy.min_node_probability(),
+                     .level = economy.min_level_probability(),
+                     .sure_ngram = economy.sure_probability()};
+}
+
+/// The sequences that decode in the next step.
+TreeChooser::Batch Replica::State::decoding_batch() const {
     TreeChooser::Batch batch{.sequences = 0, .context = 0, .prompt = 0};
     for (const auto& sequence : in_flight) {
-        if (sequence->prefilling() && (!chooser->pauses() || sequence->kv->committed() < sequence->num_tokens() - 1))
+        if (sequence->prefilling() && (chooser->feeds() || sequence->kv->committed() < sequence->num_tokens() - 1))
             continue;
         ++batch.sequences;
         batch.context += sequence->num_tokens();
@@ -233,8 +246,7 @@ void Replica::State::plan_trees(StepHeader& header) {
     }
     batch.context /= std::max<std::int64_t>(batch.sequences, 1);
     batch.prompt /= std::max<std::int64_t>(batch.sequences, 1);
-    header.trees = chooser->choose(batch);
-    header.feed_drafter = !chooser->pauses();
+    return batch;
 }
 
 StepHeader Replica::State::plan() {

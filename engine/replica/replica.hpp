@@ -46,6 +46,8 @@ struct ReplicaOptions {
     DraftOptions draft;
     VerifyRule verify;
     std::optional<ScoringWindows> scoring;  ///< if set, nothing is generated: the items' continuations are scored
+    /// When scoring, with windows that overlap: FinishedItem::states. An item that is interrupted starts over.
+    bool keeps_states = false;
     CheckpointOptions checkpoint;
     /// Maximum bytes of KV per rank. To stay below it, new items wait, and the youngest item is put back (preempted and
     /// later recomputed).

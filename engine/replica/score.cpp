@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "engine/replica/state.hpp"
+#include "kernels/convert.hpp"
 
 namespace longhaul::engine {
 
@@ -40,17 +41,61 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     logits_row += slice.num_logits;
 }
 
-void Replica::State::take_scores(const ScoreSlice& slice, Logits& logits) {
+/// The hidden states to keep: of the rows with logits, in their order.
+std::vector<Tap> Replica::State::scored_rows() const {
+    if (!options.keeps_states) return {};
+    Tap tap{.at = Tap::At::last_hidden, .rows = {}};
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+        if (rows[row].wants_logits) tap.rows.push_back(static_cast<std::int32_t>(row));
+    }
+    return {tap};
+}
+
+/// No rows yet; the first one is that of the prompt's last token.
+std::shared_ptr<TextStates> Replica::State::make_states(const Sequence& sequence) const {
+    auto states = std::make_shared<TextStates>();
+    states->hidden_size = model.config().hidden_size;
+    states->num_top = std::min<std::int64_t>(max_top_tokens, model.config().vocab_size);
+    states->tokens.push_back(sequence.tokens.back());
+    return states;
+}
+
+void Replica::State::keep_states(const ScoreSlice& slice, const HiddenStates& hidden) {
+    std::vector<float> values(static_cast<std::size_t>(slice.num_logits * hidden.width()));
+    if (values.empty()) return;
+    model.device().download(values.data(),
+                            reinterpret_cast<const std::byte*>(hidden.data() + slice.first_logits * hidden.width()),
+                            values.size() * sizeof(float));
+    for (const float value : values) slice.sequence->states->hidden.push_back(kernels::f32_to_bf16(value));
+}
+
+/// The most probable tokens of the row that `log_softmax` holds.
+void Replica::State::keep_top_tokens(TextStates& states) {
+    for (const std::int32_t token : log_softmax.best(states.num_top)) {
+        states.top_ids.push_back(token);
+        states.top_logprobs.push_back(static_cast<float>(log_softmax(token)));
+    }
+}
+
+void Replica::State::take_scores(const ScoreSlice& slice, PassResult& result) {
+    Logits& logits = result.logits;
     Sequence& sequence = *slice.sequence;
+    TextStates* const states = sequence.states.get();
+    if (states != nullptr) keep_states(slice, result.taps.front());
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
     if (slice.num_rows == 0) {
+        if (options.keeps_states) throw std::logic_error("states of windows that do not overlap have gaps");
         ++sequence.statistics.loss.covered_tokens;
         append(sequence, sequence.document(before), reason);
     }
     for (std::int64_t i = 0; i < slice.num_logits; ++i) {
         const std::int32_t token = sequence.document(sequence.num_tokens());
         record(sequence, logits, slice.first_logits + i, token);
+        if (states != nullptr) {
+            keep_top_tokens(*states);
+            states->tokens.push_back(token);
+        }
         append(sequence, token, reason);
     }
     sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
@@ -78,11 +123,12 @@ void Replica::State::score_step(const StepHeader& header) {
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
     }
-    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences)});
+    const std::vector<Tap> wanted = scored_rows();
+    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences), .taps = wanted});
     const double forward_seconds = seconds_since(start);
     pace.took(static_cast<std::int64_t>(rows.size()), forward_seconds);
     for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;
-    for (const ScoreSlice& slice : score_slices) take_scores(slice, result.logits);
+    for (const ScoreSlice& slice : score_slices) take_scores(slice, result);
     outcome.forward_seconds += forward_seconds;
     outcome.verify_seconds += seconds_since(start) - forward_seconds;
     outcome.decode_seconds += seconds_since(start);

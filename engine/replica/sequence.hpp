@@ -63,12 +63,15 @@ struct Sequence {
     ItemStatistics statistics;
     std::int64_t num_logprobs = 0;       ///< best tokens per row, at most the vocabulary
     std::vector<std::int32_t> logprobs;  ///< rows of the output tokens; first rank only
+    std::shared_ptr<TextStates> states;  ///< first rank only; nullptr: not kept
     std::int64_t window_begin = -1;      ///< scoring: document position of the window's first token; -1: none yet
 
     // What checkpoint rounds have saved.
     std::string last_commit;
-    std::int64_t saved_tokens = 0;   ///< output tokens
-    std::int64_t saved_kv = 0;       ///< positions
+    std::int64_t saved_tokens = 0;  ///< output tokens
+    std::int64_t saved_kv = 0;      ///< positions
+    std::int64_t saved_layer_kv =
+        0;  ///< positions of the drafter's layer: those before it are saved, as far as it had them
     std::int64_t min_committed = 0;  ///< restored sliding windows reach back for so many committed positions, or none
     bool saved_once = false;
 

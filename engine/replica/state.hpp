@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft/draft_chooser.hpp"
 #include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"
-#include "engine/draft/tree_chooser.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica/checkpoint_rounds.hpp"
@@ -39,6 +39,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
+    bool by_draft_models = false;        // its tree is that of draft models alone
     std::int64_t first_logits = 0;       // logits row of the root; node i has row first_logits + i
     std::int64_t num_new = 0;            // tokens that this step emitted
     std::vector<std::int32_t> accepted;  // accepted nodes of the tree
@@ -74,8 +75,9 @@ struct Replica::State {
           log_softmax(model.config().vocab_size),
           breakers(tokenizer),
           pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
-          rounds(options.checkpoint, model, group),
+          rounds(options.checkpoint, model, *drafter, group),
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
+          economies(std::max<std::size_t>(options.draft.method->alternatives.size(), 1)),
           chooser(make_chooser()) {}
 
     static ReplicaOptions prepared(ReplicaOptions options) {
@@ -84,26 +86,37 @@ struct Replica::State {
         return options;
     }
 
-    /// Measures the cost of passes and makes the TreeChooser, if `draft-tree = auto` needs one. Collective.
-    std::optional<TreeChooser> make_chooser() {
+    /// Measures the cost of passes and makes the DraftChooser, if `draft-tree = auto` needs one. Collective.
+    std::optional<DraftChooser> make_chooser() {
         if (!options.draft.chooses_tree()) return {};
         if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
         if (options.draft.tree_limits) return {};
         const CostModel target = CostModel::measure(model);
+        const double budget_seconds = 0.3 / std::max(static_cast<double>(options.draft.models.size()), 1.0);
+        std::vector<TreeChooser> methods;
+        if (!options.draft.method->chooses_method())
+            methods.push_back(tree_chooser(options.draft, target, budget_seconds));
+        for (std::size_t i = 0; i < options.draft.method->alternatives.size(); ++i)
+            methods.push_back(tree_chooser(options.draft.alternative(i), target, budget_seconds));
+        return DraftChooser(std::move(methods));
+    }
+
+    /// The TreeChooser of one method. `budget_seconds`: for timing each of its models. Collective.
+    [[nodiscard]] TreeChooser tree_chooser(const DraftOptions& draft, const CostModel& target,
+                                           double budget_seconds) const {
         std::vector<CostModel> drafts;
-        for (Model* draft : options.draft.models)
-            drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
+        for (Model* of_draft : draft.models) drafts.push_back(CostModel::measure(*of_draft, budget_seconds));
         // About a draft layer's cost: one more layer of the target's shape, and its head. Measured times correct it.
-        if (options.draft.layer != nullptr) drafts.emplace_back(1, target.points());
-        TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
-        if (options.draft.method->copies_target)
-            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n, std::int64_t prompt) {
+        if (draft.layer != nullptr) drafts.emplace_back(1, target.points());
+        TreeFamily family = tree_family(*draft.method, static_cast<std::int64_t>(drafts.size()));
+        if (draft.method->copies_target)
+            family.draft_context = [cache = draft.partial_cache](std::int64_t n, std::int64_t prompt) {
                 return cache.positions_of({n, prompt});
             };
-        family.follows_text = !options.draft.method->copies_target;
-        family.passes = options.draft.passes;
+        family.follows_text = !draft.method->copies_target;
+        family.passes = draft.passes;
         family.max_depth = std::min(family.max_depth, drafter->max_depth());
-        return TreeChooser(family, target, drafts);
+        return {family, target, drafts};
     }
 
     [[nodiscard]] WindowUse window_use() const {
@@ -153,9 +166,9 @@ struct Replica::State {
     KvPool pool;
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;
-    PrefillPace pace;                    // the first rank's decides
-    DraftEconomy economy;                // first rank only
-    std::optional<TreeChooser> chooser;  // with `draft-tree = auto`; the first rank's decides
+    PrefillPace pace;                     // the first rank's decides
+    std::vector<DraftEconomy> economies;  // first rank only; one per TreeLimits::method
+    std::optional<DraftChooser> chooser;  // with `draft-tree = auto`; the first rank's decides
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
     std::deque<std::unique_ptr<Sequence>> waiting;     // put back because memory was short; the same on every rank
@@ -176,6 +189,7 @@ struct Replica::State {
     void plan_rope(StepHeader& header) const;
     void plan_admissions(StepHeader& header);
     void plan_trees(StepHeader& header);
+    [[nodiscard]] TreeChooser::Batch decoding_batch() const;
     [[nodiscard]] PageCounts pages_for_step(const TextSize& text, std::int64_t tokens_left) const;
     [[nodiscard]] std::string misfit(const WorkItem& item) const;
     void take_restored();
@@ -190,6 +204,7 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
+    void restore_layer_kv(Sequence& sequence);
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);
@@ -197,8 +212,8 @@ struct Replica::State {
     void move_to_device();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
-    void keep_time(const StepTimes& times);
-    void learn_from(TreeChooser::Step step);
+    void keep_time(const StepTimes& times, std::int64_t method);
+    void learn_from(TreeChooser::Step step, std::int64_t method);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
     Sequence* prefilling();
@@ -213,7 +228,11 @@ struct Replica::State {
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, Logits& logits);
+    void take_scores(const ScoreSlice& slice, PassResult& result);
+    [[nodiscard]] std::vector<Tap> scored_rows() const;
+    [[nodiscard]] std::shared_ptr<TextStates> make_states(const Sequence& sequence) const;
+    void keep_states(const ScoreSlice& slice, const HiddenStates& hidden);
+    void keep_top_tokens(TextStates& states);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);

@@ -36,18 +36,26 @@ void Replica::State::propose(const StepHeader& header) {
                              .text_depth = depth,
                              .max_depth = std::min(depth, header.trees.depth),
                              .max_width = header.trees.width,
+                             .method = header.trees.method,
                              .min_probability = header.min_probability,
-                             .min_level_probability = header.min_level_probability,
+                             .prices = header.prices,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
     drafter->propose(proposals);
+    const DraftMethod& method = *options.draft.method;
+    const bool by_draft_models =
+        (method.chooses_method() ? find_draft_method(method.alternatives.at(header.trees.method)) : method)
+            .only_draft_models();
     for (std::size_t i = 0; i < proposals.size(); ++i) {
         TokenTree& tree = of[i]->tree;
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
         if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table: drop the drafts
-        of[i]->sequence->statistics.draft_calls += proposals[i].draft_calls;
+        of[i]->by_draft_models = by_draft_models;
+        ItemStatistics& statistics = of[i]->sequence->statistics;
+        statistics.draft_calls += proposals[i].draft_calls;
+        if (by_draft_models) statistics.draft_model_calls += proposals[i].draft_calls;
     }
 }
 
@@ -173,6 +181,7 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
         ++sequence.statistics.accepted;
         sequence.statistics.accepted_ngram += tree.origin[node] == Origin::ngram ? 1 : 0;
         sequence.statistics.accepted_resampled += tree.origin[node] == Origin::resampled ? 1 : 0;
+        sequence.statistics.accepted_draft_model += slice.by_draft_models ? 1 : 0;
     }
     if (goes_on) {
         record(sequence, logits, slice.first_logits + above, verdict.next_token);
@@ -196,8 +205,8 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
     slice.reason = reason;
 }
 
-/// Passes times and acceptance of the step to DraftEconomy and TreeChooser.
-void Replica::State::learn_from(TreeChooser::Step step) {
+/// Passes times and acceptance of the step to DraftEconomy and DraftChooser.
+void Replica::State::learn_from(TreeChooser::Step step, std::int64_t method) {
     if (!group.is_first()) return;
     DraftEconomy::Step costs{.rows = step.rows,
                              .sequences = step.sequences,
@@ -209,19 +218,28 @@ void Replica::State::learn_from(TreeChooser::Step step) {
     for (const DecodeSlice& slice : slices) {
         const TokenTree& tree = slice.tree;
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
+        const std::int64_t above = tree.ngram_chain();
+        std::int64_t passes = 0;  // a model drafts one level per pass, for all sequences
+        step.reuses_drafts = step.reuses_drafts || tree.is_all_from(Origin::resampled);
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) {
                 ++step.ngram_rows;
-            } else {  // a model drafts one level per pass, for all sequences
-                costs.draft_passes = std::max<std::int64_t>(costs.draft_passes, tree.depth[node]);
+            } else if (tree.origin[node] == Origin::model) {
+                passes = std::max<std::int64_t>(passes, tree.depth[node] - above);
             }
         }
+        costs.draft_passes = std::max(costs.draft_passes, passes);
         for (const std::int32_t node : slice.accepted) (is_ngram(node) ? costs.ngrams : costs.models).accepted += 1;
+        if (passes > 0 && std::ssize(slice.accepted) >= above) {
+            ++costs.first_drafts;
+            const bool right = std::ssize(slice.accepted) > above && !is_ngram(slice.accepted[above]);
+            costs.right_first_drafts += right ? 1 : 0;
+        }
         if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value());
     }
     step.ngram_tokens = static_cast<std::int64_t>(costs.ngrams.accepted);
-    if (step.measured) economy.record(costs);
+    if (step.measured) economies.at(method).record(costs);
     if (chooser && !slices.empty()) chooser->record(step);
 }
 
@@ -232,7 +250,7 @@ bool Replica::State::prefills() const {
 
 /// Accounts for the time of the finished step. An item's time is prefill until it decodes. The step's time is prefill,
 /// decode or mixed.
-void Replica::State::keep_time(const StepTimes& times) {
+void Replica::State::keep_time(const StepTimes& times, std::int64_t method) {
     const auto between = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
     TreeChooser::Step taken{.sequences = static_cast<std::int64_t>(slices.size()),
                             .rows = static_cast<std::int64_t>(rows.size()),
@@ -245,7 +263,7 @@ void Replica::State::keep_time(const StepTimes& times) {
     outcome.forward_seconds += taken.forward_seconds;
     outcome.verify_seconds += taken.verify_seconds;
     const double seconds = seconds_since(times.start);
-    learn_from(taken);
+    learn_from(taken, method);
     progress.mixed = prefills() && !slices.empty();
     if (progress.mixed) progress.mixed_tokens += taken.tokens;
     (progress.mixed ? outcome.mixed_seconds : prefills() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
@@ -331,7 +349,7 @@ void Replica::State::step(const StepHeader& header) {
     const double observing = seconds_since(times.verified);
     if (num_prefill > 0)
         pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count() + observing);
-    keep_time(times);
+    keep_time(times, header.trees.method);
     const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;

@@ -83,7 +83,7 @@ template <class Archive>
 void fields(Archive& archive, StepHeader& header) {
     archive(header.kind);
     archive(header.min_probability);
-    archive(header.min_level_probability);
+    archive(header.prices);
     archive(header.trees);
     archive(header.feed_drafter);
     archive(header.prefill_rows);

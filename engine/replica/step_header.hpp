@@ -28,8 +28,9 @@ struct Admission {
 struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
     Kind kind = Kind::step;
-    double min_probability = 0, min_level_probability = 0;  // of Proposal
-    TreeLimits trees;                                       // of this step
+    double min_probability = 0;     // of Proposal
+    TreePrices prices;              // likewise
+    TreeLimits trees;               // of this step
     bool feed_drafter = true;       // false: drafting pauses; no sequence waits for its drafter to catch up
     std::int64_t prefill_rows = 0;  // maximum prompt rows in this step's pass
     bool begin_round = false, store_kv = false, poll_round = false;

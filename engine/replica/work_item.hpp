@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/hidden_states.hpp"
 #include "engine/generation_options.hpp"
 #include "engine/replica/item_statistics.hpp"
 
@@ -36,6 +37,8 @@ struct FinishedItem {
     std::string text;                    ///< without special tokens and the stop string; empty if only scored
     std::vector<std::int32_t> logprobs;  ///< a row per token (log_softmax.hpp); empty without `logprobs`
     std::int64_t scored_bytes = 0;       ///< bytes of the scored text of a given continuation
+    /// Of the scored tokens and the one before them, with ReplicaOptions::keeps_states; nullptr on an error.
+    std::shared_ptr<const TextStates> states{};
     FinishReason reason = FinishReason::length;
     std::string error;
     std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as requested

@@ -55,6 +55,10 @@ float NoiseRow::gumbel(std::int32_t token_id) const {
     return silent_ ? 0.0F : kernels::gumbel_of_bits(bits(token_id));
 }
 
+double NoiseRow::exp_gumbel_bound(std::int32_t token_id) const {
+    return silent_ ? 1 : kernels::exp_gumbel_bound_of_bits(bits(token_id));
+}
+
 double NoiseRow::gumbel_bound(std::int32_t token_id) const {
     return silent_ ? 0 : kernels::gumbel_bound_of_bits(bits(token_id));
 }

@@ -38,6 +38,8 @@ class NoiseRow {
     /// Upper bound of gumbel(token_id) that needs no logarithm, only the magnitude of the random bits: rules out most
     /// tokens cheaply.
     [[nodiscard]] double gumbel_bound(std::int32_t token_id) const;
+    /// e to that bound, a power of two.
+    [[nodiscard]] double exp_gumbel_bound(std::int32_t token_id) const;
     // Coordinates of the row, as passed to devices (kernels::NoisePlace).
     [[nodiscard]] std::uint64_t key() const { return key_; }
     [[nodiscard]] std::int64_t position() const { return position_; }

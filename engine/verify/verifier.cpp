@@ -46,12 +46,13 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
 static Draws draws_in(const DraftMethod& method, const TreeSpec& spec) {
     if (method.draws != Draws::without_replacement || spec.is_auto()) return method.draws;
     const TreeShape shape = spec.is_given() ? spec.shape() : parse_tree_shape(method.default_tree);
-    return shape.branching.empty() && shape.width == 1 ? Draws::chain : method.draws;
+    return shape.is_chain() ? Draws::chain : method.draws;
 }
 
 /// Whether `rule` preserves the target's distribution with the drafts of `method`, or was published for them.
 static bool may_verify(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
-    if (!method.drafts()) return true;  // there is nothing to verify
+    if (!method.drafts()) return true;                                         // there is nothing to verify
+    if (method.chooses_method() && rule != VerifyRule::coupled) return false;  // measured time decides the drafts
     const Draws draws = draws_in(method, tree);
     const bool independent = draws == Draws::chain || draws == Draws::independent;
     switch (rule) {

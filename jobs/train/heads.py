@@ -38,6 +38,7 @@ import data
 from evaluate import load, tokenizer_of
 from generated import read
 from model import Norm, rotary
+from stored_states import States
 
 
 class Head(nn.Module):
@@ -132,27 +133,6 @@ def write_whole(path, write):
     partial = path.with_suffix(".partial")
     write(partial)
     os.replace(partial, path)
-
-
-class States:
-    """Blocks of positions of the windows of several folders: windows in a shuffled order per epoch, of each a random block."""
-
-    def __init__(self, folders, block, seed):
-        self.parts = []
-        for folder in map(pathlib.Path, folders):
-            done = json.loads((folder / "done.json").read_text())
-            arrays = [np.load(folder / name, mmap_mode="r") for name in ("tokens.npy", "hidden.npy")]
-            self.parts += [(arrays, number) for number in range(done)]
-        self.block, self.seed = block, seed
-
-    def __getitem__(self, number):
-        """Tokens [block + 1] and hidden states [block, hidden] of one window."""
-        epoch, index = divmod(number, len(self.parts))
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.parts))
-        (tokens, hidden), row = self.parts[int(order[index])]
-        start = int(np.random.default_rng([self.seed, number, 1]).integers(hidden.shape[1] - self.block + 1))
-        h0 = hidden[row, start : start + self.block].astype(np.float32)
-        return torch.from_numpy(tokens[row, start : start + self.block + 1].astype(np.int64)), torch.from_numpy(h0)
 
 
 # --- train ---
@@ -376,7 +356,7 @@ def main():
     p.add_argument("--length", type=int, default=2048, help="tokens per window")
     p.add_argument("--out", required=True, help="folder for tokens and hidden states")
     p = parsers["train"]
-    p.add_argument("--states", nargs="+", required=True, help="folders that `states` wrote")
+    p.add_argument("--states", nargs="+", required=True, help="folders that `states` wrote, or a job with hidden-states")
     p.add_argument("--count", type=int, default=3, help="heads")
     p.add_argument("--chained", action="store_true", help="each head starts from the one before, not from the target's state")
     p.add_argument("--against", choices=["text", "target"], default="target", help="what is learnt: the token that came, or the target's distribution")

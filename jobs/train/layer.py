@@ -18,7 +18,8 @@ embedding, and Layer without a norm in front of its attention:
 Level i is at position t + i - 1 and reads the keys and values of what level 1 computes at all positions to t, and those of
 levels 2 … i of its own chain. All chains of a block, one from every position, are computed together.
 
-train: from blocks of the states that heads.py keeps, chains of --depth levels; cross entropy against the distribution that
+train: from blocks of the states that heads.py keeps, or a job of longhaul with `hidden-states` (for targets that do not fit
+into memory here: of those only embedding, final norm and output head are read), chains of --depth levels; cross entropy against the distribution that
 the target's own state gives, and the distance to that state. Run the same command again to resume. export: a folder in bf16.
 measure: how often the first guess of each level is the target's.
 """
@@ -34,8 +35,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from evaluate import load
-from heads import States, add_text, learn, pieces, write_folder
+from heads import add_text, learn, pieces, write_folder
 from model import Attention, FeedForward, Norm, rotary
+from stored_states import Ends, States
 
 
 class DecoderLayer(nn.Module):
@@ -146,12 +148,10 @@ def load_layer(folder, target):
 # --- train ---
 
 
-def losses(target, layer, tokens, h0, depth, place):
-    """Cross entropy and distance of each level over blocks of tokens [batch, length + 1] and states before the final norm."""
-    with torch.no_grad():
-        states = target.norm(h0)
-        wanted = torch.softmax(target.head(states), -1)
-    starts = h0.shape[1] - depth  # of chains that end within the block
+def losses(target, layer, tokens, states, wanted, depth, place):
+    """Cross entropy and distance of each level over blocks of tokens [batch, length + 1], their normed states, and what the
+    target expects behind them [batch, length, vocabulary]."""
+    starts = states.shape[1] - depth  # of chains that end within the block
     for i, (h, logits) in enumerate(layer.chains(target, tokens, states[:, :starts], depth, place), 1):
         right = slice(i, i + starts)
         cross = F.cross_entropy(logits.flatten(0, 1), wanted[:, right].flatten(0, 1))
@@ -160,13 +160,12 @@ def losses(target, layer, tokens, h0, depth, place):
 
 def most_frequent(seen, count, vocab_size):
     """So many tokens of these texts, in the order of their numbers."""
-    counts = sum(np.bincount(tokens[row], minlength=vocab_size) for (tokens, _), row in seen.parts)
-    return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:count]))
+    return torch.from_numpy(np.sort(np.argsort(-seen.counts(vocab_size), kind="stable")[:count]))
 
 
 def train(args):
     torch.manual_seed(args.seed)
-    target = load(args.target).requires_grad_(False)
+    target = Ends(args.target).requires_grad_(False)
     seen = States(args.states, args.block, args.seed)
     lyanna, c = args.kind == "lyanna", target.config
     rank = args.token_info_rank if lyanna else 0
@@ -180,7 +179,10 @@ def train(args):
 
     def losses_of(number):
         tokens, h0 = seen[number]
-        parts = list(losses(target, layer, tokens[None], h0[None], args.depth, place))
+        with torch.no_grad():
+            states = target.norm(h0)
+            wanted = seen.top(number, c.vocab_size) if args.top_logits else torch.softmax(target.head(states), -1)
+        parts = list(losses(target, layer, tokens[None], states[None], wanted[None], args.depth, place))
         return sum(cross + args.distance * far for cross, far in parts) / args.depth, torch.stack([cross for cross, _ in parts])
 
     config = {"draft_layer": "lyanna", "token_info_rank": rank} if lyanna else {}
@@ -243,12 +245,13 @@ def main():
         p.add_argument("--target", required=True, help="folder with the exported target")
         p.add_argument("--threads", type=int, default=2)
     p = parsers["train"]
-    p.add_argument("--states", nargs="+", required=True, help="folders that `heads.py states` wrote")
+    p.add_argument("--states", nargs="+", required=True, help="folders that `heads.py states` wrote, or a job with hidden-states")
     p.add_argument("--kind", choices=["eagle", "lyanna"], default="eagle")
     p.add_argument("--token-info-rank", type=int, default=64, help="lyanna: inner size of the token info (0 = without)")
     p.add_argument("--hot-tokens", type=int, default=0, help="token info only for the most frequent ones of the states (0 = all)")
     p.add_argument("--without-first-token", action="store_true", help="fc reads the state alone")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--top-logits", action="store_true", help="learn the stored next tokens alone, a product with the head less")
     p.add_argument("--depth", type=int, default=3, help="levels of a chain")
     p.add_argument("--distance", type=float, default=0.1, help="weight of the distance to the target's state")
     p.add_argument("--steps", type=int, default=1000)

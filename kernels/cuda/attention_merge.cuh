@@ -2,8 +2,8 @@
 //
 // Entries are merged into spans and spans into the result, each left to right (numerics.hpp; spans of one chunk give
 // the order of the CPU). The merge factors depend only on the maxima, and a maximum does not depend on the order, so
-// all factors are computed in parallel. What remains to be done in order is two multiplications and one addition per
-// chunk.
+// all factors are computed in parallel, from a scan of the maxima. What remains to be done in order is two
+// multiplications and one addition per chunk, while the values of the next chunks are being loaded.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -34,9 +34,12 @@ struct MergeFactors {
     int ends_span;
 };
 
+constexpr int merge_warps = attention_threads / 32;
+
 /// Bytes of shared memory per block, for rows of up to max_entries entries.
 constexpr std::size_t merge_shared_bytes(int max_entries) {
-    return static_cast<std::size_t>(max_entries) * sizeof(MergeFactors) + attention_threads * sizeof(float);
+    return static_cast<std::size_t>(max_entries) * (sizeof(MergeFactors) + 2 * sizeof(float)) +
+           merge_warps * sizeof(float);
 }
 
 __device__ __forceinline__ float larger(float left, float right) {
@@ -50,21 +53,14 @@ class MergeFactorTable {
           row_(row),
           softmax_(args.softmax + row.first_entry * args.q_heads + head),
           table_(shared_memory<MergeFactors>()),
-          part_maxima_(reinterpret_cast<float*>(table_ + row.num_entries)) {}
+          maxima_(reinterpret_cast<float*>(table_ + row.num_entries)),
+          before_(maxima_ + row.num_entries),
+          warp_maxima_(before_ + row.num_entries) {}
 
     /// Called by all threads; the table is filled on return.
     __device__ void fill() {
-        const int n = row_.num_entries;
-        const int part = (n + attention_threads - 1) / attention_threads;
-        const int first = static_cast<int>(threadIdx.x) * part;
-        const int end = first + part < n ? first + part : n;
-        float maximum = minus_infinity();
-        for (int i = first; i < end; ++i) maximum = larger(maximum, entry(i).x);
-        part_maxima_[threadIdx.x] = maximum;
-        __syncthreads();
-        float before = minus_infinity();  // the maximum of all entries before `first`
-        for (unsigned t = 0; t < threadIdx.x; ++t) before = larger(before, part_maxima_[t]);
-        for (int i = first; i < end; ++i) before = fill_entry(i, before);
+        scan_maxima();
+        for (int i = static_cast<int>(threadIdx.x); i < row_.num_entries; i += attention_threads) fill_entry(i);
         __syncthreads();
     }
     [[nodiscard]] __device__ const MergeFactors& at(int i) const { return table_[i]; }
@@ -77,41 +73,60 @@ class MergeFactorTable {
     }
     [[nodiscard]] __device__ bool starts_span(int i) const { return i == 0 || chunk(i) % args_.span_chunks == 0; }
 
-    /// `before`: maximum of all entries before i. Returns the maximum of entries 0 to i.
-    __device__ float fill_entry(int i, float before) const {
+    /// Sets maxima_[i] to the maximum of entry i, and before_[i] to that of all entries before i. Each thread takes a
+    /// run of entries; the maxima of the runs are scanned in warps, and those of the warps by each thread.
+    __device__ void scan_maxima() {
+        const int n = row_.num_entries, lane = static_cast<int>(threadIdx.x) % 32;
+        const int run = (n + attention_threads - 1) / attention_threads;
+        const int first = static_cast<int>(threadIdx.x) * run;
+        const int end = first + run < n ? first + run : n;
+        float maximum = minus_infinity();
+        for (int i = first; i < end; ++i) {
+            maxima_[i] = entry(i).x;
+            maximum = larger(maximum, maxima_[i]);
+        }
+        for (int step = 1; step < 32; step *= 2) {
+            const float earlier = __shfl_up_sync(full_warp, maximum, step);
+            if (lane >= step) maximum = larger(earlier, maximum);
+        }
+        const float earlier = __shfl_up_sync(full_warp, maximum, 1);
+        if (lane == 31) warp_maxima_[threadIdx.x / 32] = maximum;
+        __syncthreads();
+        float before = minus_infinity();
+        for (unsigned w = 0; w < threadIdx.x / 32; ++w) before = larger(before, warp_maxima_[w]);
+        if (lane > 0) before = larger(before, earlier);
+        for (int i = first; i < end; ++i) {
+            before_[i] = before;
+            before = larger(before, maxima_[i]);
+        }
+        __syncthreads();
+    }
+
+    __device__ void fill_entry(int i) {
         const float2 mine = entry(i);
         float span_before = minus_infinity();  // maximum of the span's entries before i
-        float earlier = minus_infinity();      // maximum of all entries before the span
         int first = i;
-        while (!starts_span(first)) span_before = larger(span_before, entry(--first).x);
+        while (!starts_span(first)) span_before = larger(span_before, maxima_[--first]);
         const float span = larger(span_before, mine.x);
-        const float whole = larger(before, mine.x);
+        const float whole = larger(before_[i], mine.x);
         const bool ends_span = i + 1 == row_.num_entries || starts_span(i + 1);
-        if (ends_span) earlier = first == i ? before : maximum_before(first);
         // The first entry of a span is taken unscaled.
         const bool starts = first == i;
         table_[i] = {.left = starts ? 0.0F : exp_of(__fsub_rn(span_before, span)),
                      .right = starts ? 1.0F : exp_of(__fsub_rn(mine.x, span)),
-                     .whole_left = exp_of(__fsub_rn(earlier, whole)),
+                     .whole_left = exp_of(__fsub_rn(before_[first], whole)),
                      .whole_right = exp_of(__fsub_rn(span, whole)),
                      .sum = mine.y,
                      .ends_span = ends_span ? 1 : 0};
-        return whole;
-    }
-    /// Maximum of all entries before i.
-    [[nodiscard]] __device__ float maximum_before(int i) const {
-        const int part = (row_.num_entries + attention_threads - 1) / attention_threads;
-        float maximum = minus_infinity();
-        for (int t = 0; t < i / part; ++t) maximum = larger(maximum, part_maxima_[t]);
-        for (int k = i / part * part; k < i; ++k) maximum = larger(maximum, entry(k).x);
-        return maximum;
     }
 
     const MergeArgs& args_;
     const PlanRow& row_;
     const float2* softmax_;
     MergeFactors* table_;
-    float* part_maxima_;
+    float* maxima_;       ///< [entries]
+    float* before_;       ///< [entries]
+    float* warp_maxima_;  ///< [merge_warps]
 };
 
 constexpr int merge_loads = 16;  ///< loads in flight at a time: a row has few entries, far apart in memory
@@ -151,12 +166,19 @@ __global__ void __launch_bounds__(attention_threads, 4) merge_kernel(MergeArgs a
     for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
         const float* from = args.outputs + row.first_entry * step + std::int64_t{head} * args.head_dim + d;
         MergedDimension merged;
+        const auto load = [&](int first, float(&values)[merge_loads]) {
+#pragma unroll
+            for (int k = 0; k < merge_loads; ++k) {
+                values[k] = first + k < row.num_entries ? __ldg(from + (first + k) * step) : 0.0F;
+            }
+        };
+        float next[merge_loads];
+        load(0, next);
         for (int i = 0; i < row.num_entries; i += merge_loads) {
             float values[merge_loads];
 #pragma unroll
-            for (int k = 0; k < merge_loads; ++k) {
-                values[k] = i + k < row.num_entries ? __ldg(from + (i + k) * step) : 0.0F;
-            }
+            for (int k = 0; k < merge_loads; ++k) values[k] = next[k];
+            load(i + merge_loads, next);
 #pragma unroll
             for (int k = 0; k < merge_loads; ++k) {
                 if (i + k < row.num_entries) merged.add(values[k], factors.at(i + k));

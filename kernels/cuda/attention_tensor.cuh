@@ -44,9 +44,19 @@ struct TensorTile {
     static constexpr int score_stride = tile_tokens + 8;  ///< floats per row of exchanged scores
     static constexpr int exchange_bytes = column_warps > 1 ? queries* score_stride * 4 : 0;
     static constexpr int span_bytes = column_warps > 1 ? 0 : queries* DIM * 4;
-    static constexpr int shared_bytes = 2 * stage_bytes + exchange_bytes + span_bytes;
+    static constexpr int queries_at = 2 * stage_bytes + exchange_bytes + span_bytes;
+    static constexpr int shared_bytes = queries_at + queries * 16;
     static constexpr int blocks = DIM > 128 ? 1 : column_warps == 1 ? 2 : 3;  ///< min blocks per multiprocessor
 };
+
+/// A query of a tile. In shared memory: registers are scarce, and a page needs it once or twice.
+struct TileQuery {
+    int plan_row;  ///< -1: none
+    int head;
+    int seen;    ///< number of the unit's positions that it sees, counted from their start
+    int hidden;  ///< of these, positions before its window
+};
+static_assert(sizeof(TileQuery) == 16);
 
 /// Running maxima and sums of a lane's two rows, g and g + 8 of the warp's queries, in a 16 x 64 tile of scores.
 struct LaneRows {
@@ -115,11 +125,21 @@ class TensorUnit {
     __device__ std::byte* values(int turn) const { return keys(turn) + T::matrix_bytes; }
 
     __device__ void find_queries() {
-        for (int r = 0; r < 2; ++r) {
-            query_[r] = query_of(args_, unit_, row_warp_ * 16 + lane_ / 4 + 8 * r, kv_head_);
-            seen_[r] = query_[r].plan_row < 0 ? 0 : seen_of(args_.rows[query_[r].plan_row]);
-            hidden_[r] = query_[r].plan_row < 0 ? 0 : hidden_from(args_.rows[query_[r].plan_row]);
+        const int index = static_cast<int>(threadIdx.x);
+        if (index < T::queries) {
+            const Query query = query_of(args_, unit_, index, kv_head_);
+            TileQuery& to = reinterpret_cast<TileQuery*>(shared_ + T::queries_at)[index];
+            to = {query.plan_row, query.head, 0, 0};
+            if (query.plan_row >= 0) {
+                to.seen = seen_of(args_.rows[query.plan_row]);
+                to.hidden = hidden_from(args_.rows[query.plan_row]);
+            }
         }
+        __syncthreads();
+    }
+    /// Row r of the lane.
+    [[nodiscard]] __device__ const TileQuery& query(int r) const {
+        return reinterpret_cast<const TileQuery*>(shared_ + T::queries_at)[row_warp_ * 16 + lane_ / 4 + 8 * r];
     }
     /// Number of positions in the unit's chunks that a row sees, counted from their start.
     [[nodiscard]] __device__ int seen_of(const PlanRow& row) const {
@@ -140,9 +160,11 @@ class TensorUnit {
     /// Loads the warp's queries as fragments, directly from global memory.
     __device__ void load_queries() {
         const std::uint32_t* from[2];
+        bool is_there[2];
         for (int r = 0; r < 2; ++r) {
-            const std::int64_t row = query_[r].plan_row < 0 ? 0 : args_.rows[query_[r].plan_row].row;
-            from[r] = reinterpret_cast<const std::uint32_t*>(args_.q + (row * args_.q_heads + query_[r].head) *
+            is_there[r] = query(r).plan_row >= 0;
+            const std::int64_t row = is_there[r] ? args_.rows[query(r).plan_row].row : 0;
+            from[r] = reinterpret_cast<const std::uint32_t*>(args_.q + (row * args_.q_heads + query(r).head) *
                                                                            args_.shape.head_dim * 2);
         }
         const int words = args_.shape.head_dim / 2;
@@ -151,7 +173,7 @@ class TensorUnit {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int word = step * 8 + lane_ % 4 + i / 2 * 4;
-                q_[step][i] = query_[i % 2].plan_row >= 0 && word < words ? from[i % 2][word] : 0;
+                q_[step][i] = is_there[i % 2] && word < words ? from[i % 2][word] : 0;
             }
         }
     }
@@ -229,13 +251,13 @@ class TensorUnit {
 
     /// Number of positions of this page that row r of the lane sees, counted from its start; 64 or more: all.
     __device__ int visible(const Tile& tile, int r) const {
-        if (tile.row >= 0 && tile.row != query_[r].plan_row) return 0;
-        return seen_[r] - before(tile);
+        if (tile.row >= 0 && tile.row != query(r).plan_row) return 0;
+        return query(r).seen - before(tile);
     }
 
     /// Number of positions of this page before the window of row r of the lane.
     __device__ int hidden(const Tile& tile, int r) const {
-        const int hidden = hidden_[r] - before(tile);
+        const int hidden = query(r).hidden - before(tile);
         return hidden < 0 ? 0 : hidden;
     }
 
@@ -243,7 +265,7 @@ class TensorUnit {
     __device__ bool all_see(const Tile& tile) const {
         bool misses = false;
         for (int r = 0; r < 2; ++r)
-            misses |= query_[r].plan_row >= 0 && (visible(tile, r) < tile_tokens || hidden(tile, r) > 0);
+            misses |= query(r).plan_row >= 0 && (visible(tile, r) < tile_tokens || hidden(tile, r) > 0);
         return __any_sync(full_warp, misses ? 1 : 0) == 0;
     }
 
@@ -419,9 +441,9 @@ class TensorUnit {
 
     __device__ void store() {
         for (int r = 0; r < 2; ++r) {
-            if (seen_[r] == 0) continue;
-            const std::int64_t entry = args_.rows[query_[r].plan_row].first_entry + unit_.entry;
-            const std::int64_t at = entry * args_.q_heads + query_[r].head;
+            if (query(r).seen == 0) continue;
+            const std::int64_t entry = args_.rows[query(r).plan_row].first_entry + unit_.entry;
+            const std::int64_t at = entry * args_.q_heads + query(r).head;
             const int first = column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2;
             float* to = args_.outputs + at * args_.shape.head_dim;
 #pragma unroll
@@ -444,9 +466,6 @@ class TensorUnit {
     int row_warp_;
     int column_warp_;
     int last_seen_;  ///< number of the unit's positions that its last row sees
-    Query query_[2];
-    int seen_[2];    ///< the same for the lane's rows; 0: none, or there is no query
-    int hidden_[2];  ///< positions before the windows of the lane's rows
     std::uint32_t q_[T::steps][4];
     float scores_[8][4];
     std::uint32_t p_[4][4];

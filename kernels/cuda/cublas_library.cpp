@@ -137,8 +137,15 @@ class CublasLibrary final : public BlockLibrary {
         const auto number = [&](cublasLtMatmulAlgoConfigAttributes_t which) {
             return std::to_string(attribute<std::uint32_t>(known, which));
         };
+        const auto short_number = [&](cublasLtMatmulAlgoConfigAttributes_t which) {
+            return std::to_string(attribute<std::uint16_t>(known, which));
+        };
         return "algorithm " + std::to_string(attribute<std::int32_t>(known, CUBLASLT_ALGO_CONFIG_ID)) + ", tile " +
-               number(CUBLASLT_ALGO_CONFIG_TILE_ID) + ", stages " + number(CUBLASLT_ALGO_CONFIG_STAGES_ID);
+               number(CUBLASLT_ALGO_CONFIG_TILE_ID) + ", stages " + number(CUBLASLT_ALGO_CONFIG_STAGES_ID) +
+               ", swizzling " + number(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING) + ", option " +
+               number(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) + ", inner shape " +
+               short_number(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID) + ", cluster " +
+               short_number(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
     }
 
     void multiply(const BlockShape& shape, int algorithm, const std::byte* w, const std::byte* x, float* y) override {

@@ -36,13 +36,13 @@ GpuProperties usable_gpu(int gpu) {
 }
 }  // namespace
 
-CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy)
+CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy, SumOrder order)
     : arithmetic(arithmetic),
       gpu(gpu),
       properties(usable_gpu(gpu)),
       stream(policy),
       ring(stream),
-      links(make_links(stream, gpu)),
+      links(make_links(stream, gpu, order)),
       kv(stream),
       far(stream),
       chooser(stream, ring) {
@@ -56,8 +56,8 @@ const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> r
     return numbers;
 }
 
-CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy)
-    : state_(std::make_unique<State>(arithmetic, gpu, policy)) {}
+CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy, SumOrder order)
+    : state_(std::make_unique<State>(arithmetic, gpu, policy, order)) {}
 
 CudaDevice::~CudaDevice() {
     try {

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/device.hpp"
+#include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cuda {
 
@@ -48,7 +49,7 @@ void check_gpu(const GpuProperties& gpu);
 
 class CudaDevice final : public Device {
   public:
-    CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy = {});
+    CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy = {}, SumOrder order = SumOrder::fixed);
     ~CudaDevice() override;
 
     [[nodiscard]] std::string_view name() const override;
@@ -74,6 +75,8 @@ class CudaDevice final : public Device {
 
     // pack.cu, matmul.cu
     Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    Matrix pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                      std::int64_t slice_length) override;
     [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
@@ -82,6 +85,8 @@ class CudaDevice final : public Device {
     // prompt_matmul.cu
     void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
+    void gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* sums, DType act, std::byte* out, std::int64_t out_stride) override;
     [[nodiscard]] std::vector<std::string> choices() const override;
 
     // peak.cu
@@ -96,6 +101,8 @@ class CudaDevice final : public Device {
                      const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                      DType act, std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                     std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
     void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
@@ -130,6 +137,24 @@ class CudaDevice final : public Device {
                        const std::byte* from_host, std::size_t head_stride) override;
 
   private:
+    /// The rows of the pass, first..end, that a library multiplies; empty: none.
+    struct PromptRows {
+        std::int64_t first = 0, end = 0;
+    };
+    [[nodiscard]] PromptRows library_rows(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows) const;
+
+    /// Where gated_matmul stores its result: act [rows, stride].
+    struct GatedOutput {
+        Gate gate;
+        DType act;
+        std::byte* out;
+        std::int64_t stride;
+    };
+    /// y = W x; if `gated` is given, y is scratch and the result is gated.
+    void multiply(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y,
+                  const GatedOutput* gated);
+    void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
+
     struct State;  // state of the files above between calls (cuda_state.hpp)
     std::unique_ptr<State> state_;
 };

@@ -17,7 +17,7 @@
 namespace longhaul::kernels::cuda {
 
 struct CudaDevice::State {
-    State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy);
+    State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy, SumOrder order);
 
     /// Copies row numbers to the device; valid until the next call.
     const std::int32_t* send_rows(std::span<const std::int32_t> rows);

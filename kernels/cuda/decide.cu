@@ -119,18 +119,55 @@ struct Passed {
     std::int32_t last;
 };
 
-__device__ Passed chunk_that_passes(const DecideCall& call, const TriedNode& node, double mark) {
-    Passed passed{0, -1, -1};
-    for (std::int64_t chunk = 0; chunk < call.num_chunks; ++chunk) {
-        const double of_chunk = node.chunks[chunk];
-        if (of_chunk > 0) passed.last = static_cast<std::int32_t>(chunk);
-        if (mark < passed.before + of_chunk) {
-            passed.chunk = static_cast<std::int32_t>(chunk);
-            return passed;
-        }
-        passed.before += of_chunk;
+/// The first of `count` running sums that `mark` is below, -1: none. Called by one whole warp.
+__device__ int first_above(const double* sums, int count, double mark) {
+    for (int first = 0; first < count; first += 32) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        const unsigned votes = __ballot_sync(full_warp, i < count && mark < sums[i] ? 1 : 0);
+        if (votes != 0) return first + __ffs(static_cast<int>(votes)) - 1;
     }
-    return passed;
+    return -1;
+}
+
+/// The last nonzero chunk, -1: none. Called by one whole warp.
+__device__ std::int32_t last_nonzero_chunk(const DecideCall& call, const TriedNode& node) {
+    for (std::int64_t end = call.num_chunks; end > 0; end -= 32) {
+        const std::int64_t chunk = end - 1 - threadIdx.x;
+        const unsigned votes = __ballot_sync(full_warp, chunk >= 0 && node.chunks[chunk] > 0 ? 1 : 0);
+        if (votes != 0) return static_cast<std::int32_t>(end - __ffs(static_cast<int>(votes)));
+    }
+    return -1;
+}
+
+/// Called by the whole block. The running sum is one chain of additions in ascending order. Only that is done by one
+/// thread, over shared memory: the loads and the search are parallel. sums: [vocabulary_lanes].
+__device__ void find_chunk(const DecideCall& call, const TriedNode& node, double mark, double* sums, Passed* passed) {
+    if (threadIdx.x == 0) *passed = {0, -1, -1};
+    for (std::int64_t first = 0; first < call.num_chunks; first += vocabulary_lanes) {
+        const std::int64_t rest = call.num_chunks - first;
+        const int count = static_cast<int>(rest < vocabulary_lanes ? rest : vocabulary_lanes);
+        __syncthreads();  // nobody still reads `sums`
+        for (int i = static_cast<int>(threadIdx.x); i < count; i += choose_threads) sums[i] = node.chunks[first + i];
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            double sum = passed->before;
+#pragma unroll 8
+            for (int i = 0; i < count; ++i) sums[i] = sum += sums[i];
+        }
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            const int found = first_above(sums, count, mark);
+            if (threadIdx.x == 0) {
+                if (found >= 0) passed->chunk = static_cast<std::int32_t>(first + found);
+                if (found != 0) passed->before = sums[found > 0 ? found - 1 : count - 1];
+            }
+        }
+        __syncthreads();
+        if (passed->chunk >= 0) return;
+    }
+    if (threadIdx.x >= 32) return;
+    const std::int32_t last = last_nonzero_chunk(call, node);
+    if (threadIdx.x == 0) passed->last = last;
 }
 
 __global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
@@ -145,7 +182,7 @@ __global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
     auto* const lanes = shared_memory<double>();
     auto* const passed = reinterpret_cast<Passed*>(lanes + vocabulary_lanes);
     const double mark = flushed(node.number * sum_of_lanes(node.lanes, lanes));
-    if (threadIdx.x == 0) *passed = chunk_that_passes(call, node, mark);
+    find_chunk(call, node, mark, lanes, passed);
     __syncthreads();
     const std::int32_t chunk = passed->chunk >= 0 ? passed->chunk : passed->last;
     const std::int64_t first = std::int64_t{chunk} * draw_chunk, token = first + threadIdx.x;

@@ -1,8 +1,10 @@
 // Lists of kernel launches, and the cache of CUDA graphs (launches.hpp).
 #include "kernels/cuda/launches.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -74,17 +76,75 @@ bool LaunchList::turns_into(const LaunchList& other, std::size_t most, std::vect
 
 void GraphCache::launch(LaunchList& list) {
     if (full_ || list.size() < policy_.min_calls) return launcher_->launch(list);
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-        if (!entry->list.turns_into(list, list.size() / policy_.change_part, changed_)) continue;
-        entries_.splice(entries_.begin(), entries_, entry);
-        return launch_again(*entry, list);
+    const Place found = find(list);
+    if (found == entries_.end()) {
+        launcher_->launch(list);
+        return remember(list);
     }
+    entries_.splice(entries_.begin(), entries_, found);
+    if (last_ != entries_.end()) last_->next = found;
+    last_ = found;
+    count_launch(*found);
+    if (found->graph != nullptr || make_room(*found)) return launch_graph(*found, list);
     launcher_->launch(list);
-    if (entries_.size() == policy_.max_lists) entries_.pop_back();
-    std::swap(entries_.emplace_front().list, list);
+    std::swap(found->list, list);
 }
 
-void GraphCache::launch_again(Entry& entry, LaunchList& list) {
+GraphCache::Place GraphCache::find(const LaunchList& list) {
+    const auto matches = [&](const Entry& entry) {
+        return entry.list.turns_into(list, list.size() / policy_.change_part, changed_);
+    };
+    // The lists of a pass come in the same order as the last time: no search through those of other layers and shapes.
+    if (last_ != entries_.end() && last_->next != entries_.end() && matches(*last_->next)) return last_->next;
+    return std::find_if(entries_.begin(), entries_.end(), matches);
+}
+
+void GraphCache::remember(LaunchList& list) {
+    if (entries_.size() == policy_.max_lists) {
+        auto oldest =
+            std::find_if(entries_.rbegin(), entries_.rend(), [](const Entry& e) { return e.graph == nullptr; });
+        if (oldest == entries_.rend()) oldest = entries_.rbegin();
+        const auto victim = std::prev(oldest.base());
+        drop_graph(*victim);
+        for (Entry& entry : entries_) {
+            if (entry.next == victim) entry.next = entries_.end();
+        }
+        if (last_ == victim) last_ = entries_.end();
+        entries_.erase(victim);
+    }
+    entries_.emplace_front().next = entries_.end();
+    std::swap(entries_.front().list, list);
+    if (last_ != entries_.end()) last_->next = entries_.begin();
+    last_ = entries_.begin();
+}
+
+void GraphCache::count_launch(Entry& entry) {
+    ++entry.launches;
+    if (++num_launches_ < 16 * policy_.max_lists) return;
+    num_launches_ = 0;
+    for (Entry& each : entries_) each.launches /= 2;
+}
+
+bool GraphCache::make_room(const Entry& entry) {
+    while (graph_calls_ + entry.list.size() > policy_.max_graph_calls) {
+        Entry* rarest = nullptr;
+        for (Entry& each : entries_) {
+            if (each.graph != nullptr && (rarest == nullptr || each.launches <= rarest->launches)) rarest = &each;
+        }
+        if (rarest == nullptr || rarest->launches >= entry.launches) return false;
+        drop_graph(*rarest);
+    }
+    return true;
+}
+
+void GraphCache::drop_graph(Entry& entry) {
+    if (entry.graph == nullptr) return;
+    graph_calls_ -= entry.list.size();
+    entry.graph = nullptr;
+}
+
+void GraphCache::launch_graph(Entry& entry, LaunchList& list) {
+    if (entry.graph != nullptr) graph_calls_ -= entry.list.size();
     std::unique_ptr<Graph> graph = std::exchange(entry.graph, nullptr);  // dropped if a step below fails
     try {
         if (graph != nullptr) {
@@ -97,10 +157,12 @@ void GraphCache::launch_again(Entry& entry, LaunchList& list) {
         full_ = true;
         graph = nullptr;
         entries_.clear();
+        last_ = entries_.end();
         return launcher_->launch(list);
     }
     std::swap(entry.list, list);
     entry.graph = std::move(graph);
+    graph_calls_ += entry.list.size();
 }
 
 void Launches::add(const KernelCall& call, const std::byte* parameters) {

@@ -94,17 +94,20 @@ class Launcher {
 
 /// When lists become graphs.
 struct GraphPolicy {
-    std::size_t min_calls = 8;    ///< shorter lists are launched call by call
-    std::size_t max_calls = 64;   ///< per list: the GPU starts while the host collects the next list
-    std::size_t change_part = 2;  ///< at most 1 / change_part of the calls may differ from the graph
-    std::size_t max_lists = 128;  ///< lists remembered
+    std::size_t min_calls = 3;   ///< shorter lists are launched call by call; between two all-reduces there are 4 calls
+    std::size_t max_calls = 64;  ///< per list: the GPU starts while the host collects the next list
+    std::size_t change_part = 2;         ///< at most 1 / change_part of the calls may differ from the graph
+    std::size_t max_lists = 256;         ///< lists remembered, with a graph or without one
+    std::size_t max_graph_calls = 8192;  ///< in all graphs, which are in the memory of the GPU
 
     /// Launches every call immediately and individually.
     static constexpr GraphPolicy none() { return {.min_calls = SIZE_MAX, .max_calls = 1}; }
 };
 
 /// Recently launched lists. A list becomes a graph when it is launched for the second time, so that no graph is made
-/// for a list that does not recur.
+/// for a list that does not recur. If there are too many graphs, it must have been launched more often than the one it
+/// replaces: token trees that change their shape at every step then keep the graphs of the most frequent shapes,
+/// instead of making graphs that are dropped before they are used again.
 class GraphCache {
   public:
     GraphCache(std::unique_ptr<Launcher> launcher, const GraphPolicy& policy)
@@ -114,15 +117,29 @@ class GraphCache {
     void launch(LaunchList& list);
 
   private:
+    struct Entry;
+    using Place = std::list<Entry>::iterator;
     struct Entry {
         LaunchList list;
-        std::unique_ptr<Graph> graph;  ///< of `list`; nullptr: launched only once so far
+        std::unique_ptr<Graph> graph;  ///< of `list`; nullptr: launched call by call so far
+        std::size_t launches = 1;      ///< halved from time to time, so that old ones count less
+        Place next;                    ///< what was launched after it the last time; end(): unknown
     };
-    void launch_again(Entry& entry, LaunchList& list);
+    /// The entry that turns into the list, and in `changed_` how; end(): none.
+    Place find(const LaunchList& list);
+    void remember(LaunchList& list);
+    void count_launch(Entry& entry);
+    /// Drops the graphs of lists launched less often than this one, until there is room for its graph.
+    bool make_room(const Entry& entry);
+    void drop_graph(Entry& entry);
+    void launch_graph(Entry& entry, LaunchList& list);
 
     std::unique_ptr<Launcher> launcher_;
     GraphPolicy policy_;
-    std::list<Entry> entries_;  ///< most recently used first
+    std::list<Entry> entries_;      ///< most recently used first
+    Place last_ = entries_.end();   ///< the list launched last, if it is remembered
+    std::size_t graph_calls_ = 0;   ///< in all graphs
+    std::size_t num_launches_ = 0;  ///< since the counts were halved
     std::vector<std::size_t> changed_;
     bool full_ = false;  ///< the GPU had no memory for a graph: no more graphs are made
 };

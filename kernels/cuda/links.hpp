@@ -8,8 +8,11 @@
 
 namespace longhaul::kernels::cuda {
 
+/// Whether this program was built with NCCL.
+bool built_with_links();
+
 /// Links of GPU `gpu`, whose operations run on `stream`; `stream` must outlive them. nullptr in a build without NCCL.
-std::unique_ptr<DeviceLinks> make_links(const Stream& stream, int gpu);
+std::unique_ptr<DeviceLinks> make_links(const Stream& stream, int gpu, SumOrder order);
 
 /// out[i] = sum of the i-th elements of `parts`, added as a balanced tree (sum_ranks.hpp). parts: f32 [num_parts,
 /// count]; `out` must not overlap them. 1, 2, 4 or 8 parts.

@@ -1,12 +1,13 @@
 // All-reduce with NCCL: NCCL transfers the ranks' parts, and we add them in the order of the contract, which NCCL's own
-// reductions do not guarantee.
+// reductions do not guarantee (SumOrder::library uses those nevertheless).
 //
 // Small messages (a decode step): one all-gather, and every rank adds all parts itself. Large messages: each rank
 // receives and adds the parts of its own share, then the shares are exchanged. That is twice the latency for 2 /
 // num_ranks of the bytes.
 //
-// The communicator is non-blocking, so that no call waits forever for a lost rank: each wait checks NCCL's errors and a
-// timeout.
+// The communicator is blocking: a non-blocking one starts a thread for every call. A watchdog (link_watchdog.hpp)
+// aborts it when another rank is lost, which ends all waits. Only the connection itself is not watched, because NCCL
+// has no communicator to abort yet: there the launch's own watchdog ends a rank that hangs.
 //
 // Compiled but never run: no machine with two GPUs, or even one, was available.
 #include <nccl.h>
@@ -15,13 +16,16 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <source_location>
 #include <span>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/check.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/link_watchdog.hpp"
 #include "kernels/cuda/links.hpp"
 #include "kernels/cuda/shared_library.hpp"
 
@@ -39,6 +43,7 @@ struct Nccl {
         library.find(comm_destroy, "ncclCommDestroy");
         library.find(comm_abort, "ncclCommAbort");
         library.find(comm_get_async_error, "ncclCommGetAsyncError");
+        library.find(all_reduce, "ncclAllReduce");
         library.find(all_gather, "ncclAllGather");
         library.find(group_start, "ncclGroupStart");
         library.find(group_end, "ncclGroupEnd");
@@ -57,6 +62,7 @@ struct Nccl {
     decltype(&ncclCommDestroy) comm_destroy{};
     decltype(&ncclCommAbort) comm_abort{};
     decltype(&ncclCommGetAsyncError) comm_get_async_error{};
+    decltype(&ncclAllReduce) all_reduce{};
     decltype(&ncclAllGather) all_gather{};
     decltype(&ncclGroupStart) group_start{};
     decltype(&ncclGroupEnd) group_end{};
@@ -66,37 +72,76 @@ struct Nccl {
 
 constexpr std::int64_t few_bytes = 1 << 20;  ///< max bytes of all parts that a rank gathers
 
-/// The ranks connect within seconds; a pass over many rows of a large model may take longer.
-constexpr std::chrono::seconds connect_timeout{60}, pass_timeout{600}, disconnect_timeout{5};
+/// A call queues work and returns, but the first one also connects the ranks.
+constexpr std::chrono::seconds call_limit{60}, disconnect_limit{5};
 
 void check(ncclResult_t result, std::source_location where = std::source_location::current()) {
-    if (result == ncclSuccess || result == ncclInProgress) return;
+    if (result == ncclSuccess) return;
     throw CudaError(std::string("NCCL: ") + Nccl::get().get_error_string(result) + " in " + where.function_name());
 }
 
+/// The communicator and a mark on the stream, as the watchdog sees them.
+class Communicator final : public WatchedLink {
+  public:
+    Communicator(NativeStream stream, int gpu, const ncclUniqueId& id, int rank, int size)
+        : stream_(stream), gpu_(gpu) {
+        cudaEvent_t mark{};
+        cuda::check(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
+        mark_.reset(mark);
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 1;
+        check(nccl_.comm_init(&group_, size, id, rank, &config));
+    }
+    ~Communicator() override { abort(); }
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    [[nodiscard]] ncclComm_t get() const { return group_; }
+    /// Ends the communicator in agreement with the other ranks, which may still read what this one sent.
+    ncclResult_t disconnect() {
+        const ncclResult_t finalized = nccl_.comm_finalize(group_);
+        return finalized == ncclSuccess ? nccl_.comm_destroy(std::exchange(group_, nullptr)) : finalized;
+    }
+
+    std::string fault() override {
+        ncclResult_t state = ncclSuccess;
+        if (group_ != nullptr) check(nccl_.comm_get_async_error(group_, &state));
+        return state == ncclSuccess || state == ncclInProgress ? "" : nccl_.get_error_string(state);
+    }
+    void mark() override {
+        use_gpu(gpu_);
+        cuda::check(cudaEventRecord(mark_.get(), stream_));
+    }
+    bool passed_mark() override { return cudaEventQuery(mark_.get()) != cudaErrorNotReady; }
+    void abort() noexcept override {
+        if (group_ != nullptr) static_cast<void>(nccl_.comm_abort(std::exchange(group_, nullptr)));
+    }
+
+  private:
+    const Nccl& nccl_ = Nccl::get();
+    NativeStream stream_;  ///< without the launches that are not submitted yet
+    int gpu_;
+    ncclComm_t group_ = nullptr;
+    struct DestroyEvent {
+        void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
+    };
+    std::unique_ptr<CUevent_st, DestroyEvent> mark_;
+};
+
 class NcclLink final : public DeviceLink {
   public:
-    NcclLink(const Stream& stream, const ncclUniqueId& id, int rank, int size)
-        : stream_(stream), rank_(rank), size_(size) {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        try {
-            check(nccl_.comm_init(&group_, size, id, rank, &config));
-            wait(connect_timeout, [&] { return !in_progress(); });
-        } catch (const CudaError&) {
-            abort();
-            throw;
-        }
-    }
+    NcclLink(const Stream& stream, int gpu, SumOrder order, const ncclUniqueId& id, int rank, int size)
+        : stream_(stream),
+          order_(order),
+          rank_(rank),
+          size_(size),
+          group_(stream.native(), gpu, id, rank, size),
+          watchdog_(group_, {}) {}
     ~NcclLink() override {
         try {
             static_cast<void>(stream_.native());  // launches pending sums, which read parts_, before it is released
-            if (group_ == nullptr) return;
-            check(nccl_.comm_finalize(group_));  // other ranks may still read what this one sent
-            wait(disconnect_timeout, [&] { return !in_progress(); });
-            check(nccl_.comm_destroy(group_));
-        } catch (const std::exception&) {
-            abort();
+            check(watchdog_.call(disconnect_limit, [&] { return group_.disconnect(); }));
+        } catch (const std::exception&) {  // thrown to the caller that waited for the sums; the communicator is aborted
         }
     }
     NcclLink(const NcclLink&) = delete;
@@ -104,45 +149,45 @@ class NcclLink final : public DeviceLink {
 
     void all_reduce(float* data, std::int64_t count) override {
         if (count == 0) return;
-        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
+        if (order_ == SumOrder::library) {
+            return queue([&](NativeStream stream) {
+                return nccl_.all_reduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum, group_.get(),
+                                        stream);
+            });
+        }
         if (count * size_ * static_cast<std::int64_t>(sizeof(float)) <= few_bytes) {
             auto* const parts = parts_.get<float>(stream_, count * size_);
-            queued(
-                nccl_.all_gather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
+            all_gather(data, parts, count);
             return sum_parts(stream_, data, parts, size_, count);
         }
         const std::int64_t share = (count + size_ - 1) / size_;
         const Share mine(rank_, share, count);
         auto* const parts = parts_.get<float>(stream_, share * size_);
-        exchange([&](int peer) {
+        exchange([&](int peer, NativeStream stream) {
             const Share theirs(peer, share, count);
-            send(data + theirs.first, theirs.count, peer);
-            receive(parts + peer * mine.count, mine.count, peer);
+            send(data + theirs.first, theirs.count, peer, stream);
+            receive(parts + peer * mine.count, mine.count, peer, stream);
         });
         if (mine.count > 0) sum_parts(stream_, data + mine.first, parts, size_, mine.count);
-        exchange([&](int peer) {
+        exchange([&](int peer, NativeStream stream) {
             if (peer == rank_) return;
             const Share theirs(peer, share, count);
-            send(data + mine.first, mine.count, peer);
-            receive(data + theirs.first, theirs.count, peer);
+            send(data + mine.first, mine.count, peer, stream);
+            receive(data + theirs.first, theirs.count, peer, stream);
         });
     }
 
     void all_gather(const float* data, float* received, std::int64_t count) override {
         if (count == 0) return;
-        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
-        queued(
-            nccl_.all_gather(data, received, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
+        queue([&](NativeStream stream) {
+            return nccl_.all_gather(data, received, static_cast<std::size_t>(count), ncclFloat32, group_.get(), stream);
+        });
     }
 
     void finish() override {
-        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
-        try {
-            wait(pass_timeout, [&] { return !in_progress() && stream_.done(); });
-        } catch (const CudaError&) {
-            abort();  // also ends kernels that wait for the lost rank
-            throw;
-        }
+        watchdog_.check();
+        stream_.synchronize();
+        watchdog_.check();  // an aborted collective ends, too
     }
 
   private:
@@ -153,60 +198,45 @@ class NcclLink final : public DeviceLink {
         std::int64_t first, count;
     };
 
-    /// Whether NCCL is still processing the last call on the host; the work on the stream comes after that. Throws
-    /// NCCL's errors.
-    [[nodiscard]] bool in_progress() const {
-        ncclResult_t state = ncclSuccess;
-        check(nccl_.comm_get_async_error(group_, &state));
-        check(state);
-        return state == ncclInProgress;
-    }
-    template <typename Done>
-    static void wait(std::chrono::seconds patience, const Done& done) {
-        const auto end = std::chrono::steady_clock::now() + patience;
-        while (!done()) {
-            if (std::chrono::steady_clock::now() > end)
-                throw CudaError("NCCL: no answer from the other ranks for " + std::to_string(patience.count()) + " s");
-            std::this_thread::yield();
-        }
-    }
-    /// Waits until NCCL has put the operation on the stream, so that later operations come after it.
-    void queued(ncclResult_t result) {
-        check(result);
-        if (result == ncclInProgress) wait(connect_timeout, [&] { return !in_progress(); });
-    }
-    void abort() noexcept {
-        if (group_ != nullptr) static_cast<void>(nccl_.comm_abort(group_));
-        group_ = nullptr;
+    /// Queues operations of NCCL after all earlier operations on the stream.
+    template <typename Operations>
+    void queue(Operations operations) {
+        const NativeStream stream = stream_.native();
+        check(watchdog_.call(call_limit, [&] { return operations(stream); }));
+        watchdog_.queued();
     }
 
     /// Calls `send_and_receive` for each rank, as one NCCL group.
     template <typename SendAndReceive>
     void exchange(SendAndReceive send_and_receive) {
-        check(nccl_.group_start());
-        for (int peer = 0; peer < size_; ++peer) send_and_receive(peer);
-        queued(nccl_.group_end());
+        queue([&](NativeStream stream) {
+            check(nccl_.group_start());
+            for (int peer = 0; peer < size_; ++peer) send_and_receive(peer, stream);
+            return nccl_.group_end();
+        });
     }
-    void send(const float* from, std::int64_t count, int peer) {
+    void send(const float* from, std::int64_t count, int peer, NativeStream stream) {
         if (count == 0) return;
-        check(nccl_.send(from, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
+        check(nccl_.send(from, static_cast<std::size_t>(count), ncclFloat32, peer, group_.get(), stream));
     }
-    void receive(float* to, std::int64_t count, int peer) {
+    void receive(float* to, std::int64_t count, int peer, NativeStream stream) {
         if (count == 0) return;
-        check(nccl_.receive(to, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
+        check(nccl_.receive(to, static_cast<std::size_t>(count), ncclFloat32, peer, group_.get(), stream));
     }
 
     const Nccl& nccl_ = Nccl::get();
     const Stream& stream_;
+    SumOrder order_;
     int rank_;
     int size_;
-    ncclComm_t group_ = nullptr;
     Workspace parts_;
+    Communicator group_;
+    LinkWatchdog watchdog_;
 };
 
 class NcclLinks final : public DeviceLinks {
   public:
-    NcclLinks(const Stream& stream, int gpu) : stream_(stream), gpu_(gpu) {}
+    NcclLinks(const Stream& stream, int gpu, SumOrder order) : stream_(stream), gpu_(gpu), order_(order) {}
 
     [[nodiscard]] std::string address() const override {
         static_cast<void>(Nccl::get());
@@ -222,18 +252,24 @@ class NcclLinks final : public DeviceLinks {
         ncclUniqueId known;
         if (id.size() != sizeof known) throw CudaError("NCCL: an id of another version");
         std::memcpy(&known, id.data(), sizeof known);
-        return std::make_unique<NcclLink>(stream_, known, rank, size);
+        return std::make_unique<NcclLink>(stream_, gpu_, order_, known, rank, size);
     }
+    [[nodiscard]] SumOrder sum_order() const override { return order_; }
 
   private:
     const Stream& stream_;
     int gpu_;
+    SumOrder order_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceLinks> make_links(const Stream& stream, int gpu) {
-    return std::make_unique<NcclLinks>(stream, gpu);
+bool built_with_links() {
+    return true;
+}
+
+std::unique_ptr<DeviceLinks> make_links(const Stream& stream, int gpu, SumOrder order) {
+    return std::make_unique<NcclLinks>(stream, gpu, order);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -3,7 +3,11 @@
 
 namespace longhaul::kernels::cuda {
 
-std::unique_ptr<DeviceLinks> make_links(const Stream& /*stream*/, int /*gpu*/) {
+bool built_with_links() {
+    return false;
+}
+
+std::unique_ptr<DeviceLinks> make_links(const Stream& /*stream*/, int /*gpu*/, SumOrder /*order*/) {
     return nullptr;
 }
 

@@ -1,10 +1,12 @@
 // CudaDevice::matmul: selects the kernel and its shape. The choice never changes a bit of the result (matmul.cuh).
 #include <algorithm>
+#include <stdexcept>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/matmul_exact.cuh"
 #include "kernels/cuda/matmul_quantized.cuh"
+#include "kernels/cuda/matmul_split.hpp"
 #include "kernels/cuda/matmul_stream.cuh"
 #include "kernels/cuda/matmul_tile.cuh"
 
@@ -29,6 +31,20 @@ __global__ void __launch_bounds__(max_row_threads)
         k < slice_length ? x[(blockIdx.x * x_stride + slice * slice_length + k) / 2] : 0;
 }
 
+/// Sets the columns of `active` beyond its width to zero. Grid: rows.
+__global__ void __launch_bounds__(max_row_threads) clear_columns(MatmulJob job) {
+    for (std::int64_t i = job.gated_width + threadIdx.x; i < job.active_stride; i += blockDim.x) {
+        const float zero[1] = {0.0F};
+        store_act(job.active + blockIdx.x * job.active_stride * (job.active_bf16 ? 2 : 4), job.active_bf16, i, zero);
+    }
+}
+
+void clear_padding(const Stream& stream, const MatmulJob& job) {
+    const std::int64_t columns = job.active_stride - job.gated_width;
+    if (columns == 0) return;
+    launch(stream, clear_columns, dim3(static_cast<unsigned>(job.num_rows)), dim3(threads_for(columns)), 0, job);
+}
+
 /// Launches the kernels of one matmul. Grids iterate over rows first, so that concurrent blocks read the same weights.
 class Product {
   public:
@@ -49,7 +65,8 @@ class Product {
         if (job_.num_rows <= max_stream_rows) return stream<4, 8, 3, 4>();
         using Shape = TileShape;
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
-        launch(stream_, tile_matmul, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
+        const auto kernel = job_.gated_width == 0 ? tile_matmul<false> : tile_matmul<true>;
+        launch(stream_, kernel, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     template <DType type>
@@ -90,14 +107,10 @@ class Product {
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
-    /// Splits the slices among blocks: into subtrees of at most `max_slices`, smaller ones while multiprocessors are
-    /// idle.
+    /// Splits the slices among blocks: into subtrees of at most `max_slices`.
     dim3 split_among(dim3 tiles, int max_slices) {
         const auto num_tiles = static_cast<std::int64_t>(tiles.x) * tiles.y;
-        const auto idle = [&] { return 2 * num_tiles * job_.split <= gpu_.multiprocessors; };
-        while (job_.split < job_.layout.num_slices && (job_.layout.num_slices / job_.split > max_slices || idle())) {
-            job_.split *= 2;
-        }
+        job_.split = split_of_slices(num_tiles, job_.layout.num_slices, max_slices, gpu_.multiprocessors);
         if (job_.split > 1) {
             job_.parts = memory_.parts.get<float>(stream_, job_.split * job_.num_rows * job_.num_outputs);
             job_.arrived = memory_.zeros(stream_, num_tiles);
@@ -152,15 +165,29 @@ class Product {
 
 void CudaDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
     check_matmul(w, x_stride, num_rows);
+    if (w.gated) throw std::logic_error("matmul: a gated matrix needs gated_matmul");
+    multiply(w, x, x_stride, num_rows, y, nullptr);
+}
+
+void CudaDevice::multiply(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y,
+                          const GatedOutput* gated) {
     if (num_rows == 0 || w.num_outputs == 0) return;
-    const MatmulJob job{.weights = w.data.data(),
-                        .layout = WeightLayout::of(w),
-                        .num_outputs = w.num_outputs,
-                        .x = x,
-                        .x_stride = x_stride,
-                        .x_slice = w.slice_length,
-                        .num_rows = num_rows,
-                        .y = y};
+    MatmulJob job{.weights = w.data.data(),
+                  .layout = WeightLayout::of(w),
+                  .num_outputs = w.num_outputs,
+                  .x = x,
+                  .x_stride = x_stride,
+                  .x_slice = w.slice_length,
+                  .num_rows = num_rows,
+                  .y = y};
+    if (gated != nullptr) {
+        job.gated_width = w.num_outputs / 2;
+        job.gate = gated->gate;
+        job.active_bf16 = gated->act == DType::bf16;
+        job.active = gated->out;
+        job.active_stride = gated->stride;
+        clear_padding(state_->stream, job);
+    }
     Product product(state_->stream, state_->properties, state_->products, job);
     switch (w.dtype) {
         case DType::int8:

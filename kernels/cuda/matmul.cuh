@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/weight_layout.hpp"
 
@@ -30,7 +31,28 @@ struct MatmulJob {
     int split = 1;
     float* parts = nullptr;       ///< f32 [split, num_rows, num_outputs]
     unsigned* arrived = nullptr;  ///< counter per tile of outputs and rows; 0 before and after the kernel
+    // gated_matmul only
+    std::int64_t gated_width = 0;  ///< columns of `active`; 0: not gated
+    Gate gate = Gate::silu;
+    bool active_bf16 = false;     ///< type of `active`: bf16 or f32
+    std::byte* active = nullptr;  ///< [num_rows, active_stride]; y and `parts` are then scratch
+    std::int64_t active_stride = 0;
 };
+
+/// Column of y and of `parts` for output n of the packed matrix, -1 if it is padding. In a gated matrix the tiles hold
+/// 8 gates followed by their 8 ups, and y holds all gates followed by all ups.
+__device__ __forceinline__ std::int64_t column_of(const MatmulJob& job, std::int64_t n) {
+    if (job.gated_width == 0) return n < job.num_outputs ? n : -1;
+    const std::int64_t column = gated_column(n);
+    if (column >= job.gated_width) return -1;
+    return is_up(n) ? job.gated_width + column : column;
+}
+
+__device__ __forceinline__ void store_gated(const MatmulJob& job, std::int64_t row, std::int64_t column, float gate,
+                                            float up) {
+    const float value[1] = {gated(job.gate, gate, up)};
+    store_act(job.active + row * job.active_stride * (job.active_bf16 ? 2 : 4), job.active_bf16, column, value);
+}
 
 /// Adds 1, 2, 4 or 8 slices as a balanced tree.
 template <class Sum>
@@ -69,9 +91,32 @@ __device__ inline bool last_of_tile(const MatmulJob& job, int index) {
     return true;
 }
 
+/// Calls visit(i, column, row) for each column of `active` that a block computes; gate i of the block's outputs is at
+/// i / 8 * 16 + i % 8, its up 8 places later.
+template <class Visit>
+__device__ __forceinline__ void for_each_gated(const MatmulJob& job, const BlockTile& tile, Visit visit) {
+    const int columns = tile.outputs / 2;
+    for (int i = static_cast<int>(threadIdx.x); i < columns * tile.rows; i += static_cast<int>(blockDim.x)) {
+        const std::int64_t column = tile.first_output / 2 + i % columns;
+        if (column < job.gated_width && tile.first_row + i / columns < job.num_rows) {
+            visit(i % columns, column, i / columns);
+        }
+    }
+}
+
 /// Adds the parts of the tile. Called by the block for which last_of_tile returned true.
 __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
     const std::int64_t part = job.num_rows * job.num_outputs;
+    if (job.gated_width != 0) {
+        for_each_gated(job, tile, [&](int /*i*/, std::int64_t column, int row) {
+            const float* const gate = job.parts + (tile.first_row + row) * job.num_outputs + column;
+            const float* const up = gate + job.gated_width;
+            store_gated(job, tile.first_row + row, column,
+                        tree_of_slices(job.split, [&](int s) { return __ldcg(gate + s * part); }),
+                        tree_of_slices(job.split, [&](int s) { return __ldcg(up + s * part); }));
+        });
+        return;
+    }
     for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {
         const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
         if (n >= job.num_outputs || r >= job.num_rows) continue;
@@ -85,11 +130,21 @@ __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
 /// and the caller has synchronized the block. blockIdx.z is the block's subtree.
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
+    if (job.gated_width != 0 && job.split == 1) {
+        for_each_gated(job, tile, [&](int i, std::int64_t column, int row) {
+            const float* const gate = sums + row * row_floats + i / 8 * tile_outputs + i % 8;
+            const int slice = tile.rows * row_floats;
+            store_gated(job, tile.first_row + row, column,
+                        tree_of_slices(slices, [&](int s) { return gate[s * slice]; }),
+                        tree_of_slices(slices, [&](int s) { return gate[s * slice + 8]; }));
+        });
+        return;
+    }
     float* to = job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
     for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {
         const int column = i % tile.outputs, row = i / tile.outputs;
-        const std::int64_t n = tile.first_output + column, r = tile.first_row + row;
-        if (n >= job.num_outputs || r >= job.num_rows) continue;
+        const std::int64_t n = column_of(job, tile.first_output + column), r = tile.first_row + row;
+        if (n < 0 || r >= job.num_rows) continue;
         to[r * job.num_outputs + n] =
             tree_of_slices(slices, [&](int s) { return sums[(s * tile.rows + row) * row_floats + column]; });
     }

@@ -6,10 +6,11 @@
 namespace longhaul::kernels::cuda {
 
 struct MatmulMemory {
-    /// Upper bound in bytes for passes of this size, without the small amount that few rows need: quantized inputs, and
-    /// two sums per output (many rows of int8 and int4 are split in two).
+    /// Upper bound in bytes for passes of this size: quantized inputs, two sums per output (many rows of int8 and int4
+    /// are split in two), and the sums of so few tiles that they are split to occupy all multiprocessors.
     static std::int64_t bytes(const PassSize& pass) {
-        return pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
+        constexpr std::int64_t few_tiles = std::int64_t{32} << 20;
+        return few_tiles + pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
     }
     /// Zeroed counters; every user must leave them zero.
     unsigned* zeros(const Stream& stream, std::int64_t count) {

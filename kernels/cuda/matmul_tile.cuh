@@ -104,27 +104,58 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
     }
 }
 
-/// One thread's part of the tree of slices.
+/// One thread's part of the tree of slices. Registers are scarce: gated matrices have a kernel of their own, and what a
+/// slice needs only at its end is computed there.
+template <bool is_gated>
 struct TileTree {
     const MatmulJob& job;
-    std::int64_t output, row;  ///< of the thread's first sum
-    float* pair;               ///< shared memory: this thread's sums of two slices, with stride TileShape::threads
-    float* to;                 ///< y, or the block's part: sums of four slices, finally of all
-    TileSums sum = {};         ///< of the most recent slices
+    TileSums sum = {};  ///< of the most recent slices
+
+    /// Output and row of the thread's first sum.
+    [[nodiscard]] __device__ __forceinline__ std::int64_t output() const {
+        const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+        return std::int64_t{blockIdx.y} * TileShape::outputs + warp % 2 * TileShape::MT * tile_outputs + lane / 4;
+    }
+    [[nodiscard]] __device__ __forceinline__ std::int64_t row() const {
+        const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+        return std::int64_t{blockIdx.x} * TileShape::rows + warp / 2 * TileShape::NT * 8 + lane % 4 * 2;
+    }
+    /// This thread's sums of two slices, with stride TileShape::threads.
+    [[nodiscard]] __device__ __forceinline__ float* pair() const {
+        return reinterpret_cast<float*>(shared_memory<std::byte>() + TileShape::stages * TileShape::stage_bytes) +
+               threadIdx.x;
+    }
+    /// y, or the block's part: sums of four slices, finally of all.
+    [[nodiscard]] __device__ __forceinline__ float* to() const {
+        return job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
+    }
 
     /// Calls visit(sum, its address in `to`) for each sum within the matrix.
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
+        const std::int64_t first_output = output(), first_row = row();
+        float* const first = to();
         for_each_sum([&](int m, int n, int i) {
-            const std::int64_t at_output = output + m * tile_outputs + i / 2 * 8, at_row = row + n * 8 + i % 2;
-            if (at_output < job.num_outputs && at_row < job.num_rows) {
-                visit(sum[m][n][i], to + at_row * job.num_outputs + at_output);
-            }
+            const std::int64_t output_index = first_output + m * tile_outputs + i / 2 * 8;
+            std::int64_t column = output_index < job.num_outputs ? output_index : -1;
+            if constexpr (is_gated) column = column_of(job, output_index);
+            const std::int64_t at_row = first_row + n * 8 + i % 2;
+            if (column >= 0 && at_row < job.num_rows) visit(sum[m][n][i], first + at_row * job.num_outputs + column);
+        });
+    }
+
+    /// Stores the gated outputs: a thread has the gates and their ups.
+    __device__ __forceinline__ void store_active() {
+        for_each_sum([&](int m, int n, int i) {
+            if (i >= 2) return;
+            const std::int64_t column = gated_column(output() + m * tile_outputs), at_row = row() + n * 8 + i;
+            if (column < job.gated_width && at_row < job.num_rows)
+                store_gated(job, at_row, column, sum[m][n][i], sum[m][n][i + 2]);
         });
     }
 
     /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
-    /// `to`.
+    /// `to`, or gates it.
     __device__ __forceinline__ void join(int slice, int slices, const TileSums& newest) {
         const auto place = [](int m, int n, int i) { return ((m * TileShape::NT + n) * 4 + i) * TileShape::threads; };
         const bool odd = slice % 2 == 1;
@@ -132,17 +163,21 @@ struct TileTree {
             sum[m][n][i] = odd ? __fadd_rn(sum[m][n][i], newest[m][n][i]) : newest[m][n][i];
         });
         if (slice + 1 < slices && slice % 4 == 1) {
-            for_each_sum([&](int m, int n, int i) { pair[place(m, n, i)] = sum[m][n][i]; });
+            for_each_sum([&](int m, int n, int i) { pair()[place(m, n, i)] = sum[m][n][i]; });
         }
         if (slice % 4 == 3) {
-            for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair[place(m, n, i)], sum[m][n][i]); });
+            for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair()[place(m, n, i)], sum[m][n][i]); });
         }
         if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
+        if constexpr (is_gated) {
+            if (slice + 1 == slices && job.split == 1) return store_active();
+        }
         if (slice == 3 || slice + 1 == slices) for_each_output([](float s, float* at) { *at = s; });
     }
 };
 
 /// Grid: groups of 128 rows; groups of 128 outputs; subtrees of slices.
+template <bool is_gated>
 __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob job) {
     using Shape = TileShape;
     std::byte* const shared = shared_memory<std::byte>();
@@ -152,10 +187,7 @@ __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob j
     const int weight_at = warp % 2 * Shape::MT * 1024 + lane * 16;
     const int input_at = warp / 2 * Shape::NT * 512 + lane * 16;
     const TileQueue queue(job, shared, first_tile, first_row);
-    TileTree tree{job, (first_tile + warp % 2 * Shape::MT) * tile_outputs + lane / 4,
-                  first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2,
-                  reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread,
-                  job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs};
+    TileTree<is_gated> tree{job};
 
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
     const int first_slice = static_cast<int>(blockIdx.z) * slices;

@@ -131,6 +131,28 @@ __global__ void __launch_bounds__(max_row_threads)
     to = static_cast<float>(q) * bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(table + scale));
 }
 
+Matrix geometry_of(DType dtype, std::span<const SourceRow> sources, int num_slices, std::int64_t slice_length) {
+    return {.dtype = dtype,
+            .num_outputs = static_cast<std::int64_t>(sources.size()),
+            .num_inputs = num_slices * slice_length,
+            .num_slices = num_slices,
+            .slice_length = slice_length,
+            .data = {}};
+}
+
+/// Reorders rows of gates followed by ups as a gated matrix holds them (gated_column), with rows of zeros where the
+/// last group is not full.
+std::vector<SourceRow> alternating(std::span<const SourceRow> sources) {
+    static constexpr WeightRows zeros{.num_rows = 1};
+    const auto width = static_cast<std::int64_t>(sources.size() / 2);
+    std::vector<SourceRow> rows;
+    for (std::int64_t n = 0; n < (width + 7) / 8 * tile_outputs; ++n) {
+        const std::int64_t column = gated_column(n), source = is_up(n) ? width + column : column;
+        rows.push_back(column < width ? sources[static_cast<std::size_t>(source)] : SourceRow{&zeros, 0});
+    }
+    return rows;
+}
+
 }  // namespace
 
 void PieceBuffer::open(const Stream& stream, std::size_t row_bytes) {
@@ -163,7 +185,7 @@ const PieceRow* PieceBuffer::send(const Stream& stream) {
 }
 
 std::string_view CudaDevice::packed_layout() const {
-    return "cuda16-1";  // increment the number with every change of weight_layout.hpp
+    return "cuda16-2";  // increment the number with every change of weight_layout.hpp
 }
 
 std::size_t CudaDevice::packed_bytes(const Matrix& geometry) const {
@@ -173,12 +195,22 @@ std::size_t CudaDevice::packed_bytes(const Matrix& geometry) const {
 Matrix CudaDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
     check_pack(dtype, parts, num_slices, slice_length);
     const std::vector<SourceRow> sources = rows_of(parts);
-    Matrix matrix{.dtype = dtype,
-                  .num_outputs = static_cast<std::int64_t>(sources.size()),
-                  .num_inputs = num_slices * slice_length,
-                  .num_slices = num_slices,
-                  .slice_length = slice_length,
-                  .data = {}};
+    Matrix matrix = geometry_of(dtype, sources, num_slices, slice_length);
+    pack_sources(sources, matrix);
+    return matrix;
+}
+
+Matrix CudaDevice::pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                              std::int64_t slice_length) {
+    check_pack(dtype, parts, num_slices, slice_length);
+    const std::vector<SourceRow> sources = rows_of(parts);
+    Matrix matrix = geometry_of(dtype, sources, num_slices, slice_length);
+    matrix.gated = true;
+    pack_sources(alternating(sources), matrix);
+    return matrix;
+}
+
+void CudaDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix) {
     matrix.data = Buffer(*this, packed_bytes(matrix));  // zero-filled
     const auto bytes_of_row = [](const SourceRow& source) {
         return source.is_zeros() ? 0
@@ -205,7 +237,6 @@ Matrix CudaDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_
         launch_pack(state_->stream, job);
         piece.done.record(state_->stream);
     }
-    return matrix;
 }
 
 void CudaDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

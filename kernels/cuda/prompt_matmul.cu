@@ -24,12 +24,18 @@ struct UnpackJob {
     const std::byte* weights = nullptr;  ///< bf16, in the layout of weight_layout.hpp
     WeightLayout layout;
     std::int64_t num_outputs = 0;
-    std::uint16_t* to = nullptr;  ///< [num_outputs, num_slices * slice_length]
+    bool gated = false;
+    std::uint16_t* to = nullptr;  ///< [num_outputs, num_slices * slice_length]; gated: all gates, then all ups
 };
 
 __device__ void store_run(const UnpackJob& job, std::int64_t output, std::int64_t slice, std::int64_t in_slice,
                           const uint4& run) {
     const WeightLayout& layout = job.layout;
+    if (job.gated) {
+        const std::int64_t width = job.num_outputs / 2, column = gated_column(output);
+        if (column >= width) return;
+        output = is_up(output) ? width + column : column;
+    }
     if (output >= job.num_outputs) return;
     std::uint16_t* const to = job.to + (output * layout.num_slices + slice) * layout.slice_length + in_slice;
     if (layout.slice_length % run_inputs == 0) {
@@ -114,6 +120,7 @@ void PromptMatmul::unpack(const Matrix& w, std::byte* to) {
     const UnpackJob job{.weights = w.data.data(),
                         .layout = WeightLayout::of(w),
                         .num_outputs = w.num_outputs,
+                        .gated = w.gated,
                         .to = reinterpret_cast<std::uint16_t*>(to)};
     const dim3 grid(pieces(job.layout.num_slices * job.layout.steps, block_steps),
                     static_cast<unsigned>(job.layout.num_tiles));
@@ -177,17 +184,45 @@ std::vector<std::string> PromptMatmul::choices() const {
     return lines;
 }
 
-void CudaDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                              float* y) {
+CudaDevice::PromptRows CudaDevice::library_rows(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows) const {
     const PassRows& pass = state_->pass.on_host();
-    if (state_->prompts == nullptr || pass.num_prompt_rows == 0 || !PromptMatmul::takes(w, x_stride))
-        return matmul(w, x, x_stride, num_rows, y);
-    check_matmul(w, x_stride, num_rows);
+    if (state_->prompts == nullptr || pass.num_prompt_rows == 0 || !PromptMatmul::takes(w, x_stride)) return {};
     const std::int64_t first = pass.first_prompt_row, end = first + pass.num_prompt_rows;
     if (end > num_rows) throw std::logic_error("layer_matmul: fewer rows than the pass has");
-    matmul(w, x, x_stride, first, y);
-    state_->prompts->multiply(w, x + first * x_stride * 2, x_stride, end - first, y + first * w.num_outputs);
-    matmul(w, x + end * x_stride * 2, x_stride, num_rows - end, y + end * w.num_outputs);
+    return {first, end};
+}
+
+void CudaDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                              float* y) {
+    const PromptRows prompts = library_rows(w, x_stride, num_rows);
+    if (prompts.first == prompts.end) return matmul(w, x, x_stride, num_rows, y);
+    check_matmul(w, x_stride, num_rows);
+    matmul(w, x, x_stride, prompts.first, y);
+    state_->prompts->multiply(w, x + prompts.first * x_stride * 2, x_stride, prompts.end - prompts.first,
+                              y + prompts.first * w.num_outputs);
+    matmul(w, x + prompts.end * x_stride * 2, x_stride, num_rows - prompts.end, y + prompts.end * w.num_outputs);
+}
+
+void CudaDevice::gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride,
+                              std::int64_t num_rows, float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    check_gated(w, act, num_rows, out_stride);
+    check_matmul(w, x_stride, num_rows);
+    const std::int64_t width = w.num_outputs / 2;
+    const auto row_bytes = static_cast<std::int64_t>(bytes_of(act_type(w.dtype))) * x_stride;
+    const auto out_bytes = static_cast<std::int64_t>(bytes_of(act)) * out_stride;
+    const auto fused = [&](std::int64_t first, std::int64_t end) {
+        const GatedOutput gated{gate, act, out + first * out_bytes, out_stride};
+        multiply(w, x + first * row_bytes, x_stride, end - first, sums + first * w.num_outputs, &gated);
+    };
+    const PromptRows prompts = library_rows(w, x_stride, num_rows);
+    fused(0, prompts.first);
+    if (prompts.first < prompts.end) {
+        float* const of_prompts = sums + prompts.first * w.num_outputs;
+        const std::int64_t count = prompts.end - prompts.first;
+        state_->prompts->multiply(w, x + prompts.first * row_bytes, x_stride, count, of_prompts);
+        gate_mul(gate, of_prompts, count, width, act, out + prompts.first * out_bytes, out_stride);
+    }
+    fused(prompts.end, num_rows);
 }
 
 std::vector<std::string> CudaDevice::choices() const {

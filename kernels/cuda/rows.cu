@@ -8,6 +8,7 @@
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/math.cuh"
 
@@ -20,7 +21,8 @@ constexpr std::int64_t tile = 8192;  ///< floats of a row kept in shared memory
 /// out_stride], zeros beyond `width`.
 struct Rows {
     const float* x;
-    const float* gain;  ///< f32 [width], norms only; same for bias
+    const float* addend;  ///< add_rms_norm only: [num_rows, x_stride], added to x in place
+    const float* gain;    ///< f32 [width], norms only; same for bias
     const float* bias;
     std::byte* out;
     std::int64_t x_stride;
@@ -42,8 +44,8 @@ bool aligned(const void* data, std::size_t num_bytes) {
 /// Columns per thread and access: 4 if all sizes and pointers are aligned to 4 floats, else 1.
 int columns_at_once(const Rows& rows) {
     const bool sizes = rows.width % 4 == 0 && rows.x_stride % 4 == 0 && rows.out_stride % 4 == 0;
-    const bool pointers =
-        aligned(rows.x, 16) && aligned(rows.out, 16) && aligned(rows.gain, 16) && aligned(rows.bias, 16);
+    const bool pointers = aligned(rows.x, 16) && aligned(rows.out, 16) && aligned(rows.addend, 16) &&
+                          aligned(rows.gain, 16) && aligned(rows.bias, 16);
     return sizes && pointers ? 4 : 1;
 }
 
@@ -107,10 +109,27 @@ __device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
     }
 }
 
+/// x += addend for one row, computed by its block.
+template <int count>
+__device__ void add_to_row(const Rows& rows, std::int64_t row) {
+    auto* const x = const_cast<float*>(rows.x) + row * rows.x_stride;
+    const float* const addend = rows.addend + row * rows.x_stride;
+    for (std::int64_t i = std::int64_t{threadIdx.x} * count; i < rows.width; i += std::int64_t{blockDim.x} * count) {
+        float sums[count], added[count];
+        load_floats(x + i, sums);
+        load_floats(addend + i, added);
+        for (int v = 0; v < count; ++v) sums[v] = sums[v] + added[v];
+        store_act(reinterpret_cast<std::byte*>(x), false, i, sums);
+    }
+    __syncthreads();
+}
+
+/// Also add_rms_norm, if the rows have an addend.
 template <int count>
 __global__ void __launch_bounds__(max_row_threads) rms_norm_kernel(Rows rows) {
     float* const shared = shared_memory<float>();
     const std::int64_t row = blockIdx.x;
+    if (rows.addend != nullptr) add_to_row<count>(rows, row);
     const float squares = row_sum<count>(rows.x + row * rows.x_stride, rows.width, shared, Squares{});
     const float scale = 1.0F / __fsqrt_rn(squares / static_cast<float>(rows.width) + rows.eps);
     write_row<count>(rows, row, [&](float value, float gain, float /*none*/) { return (value * scale) * gain; });
@@ -156,18 +175,6 @@ struct Relu {
 struct AsIs {
     static constexpr int inputs = 1;
     __device__ float operator()(float x, float /*none*/) const { return x; }
-};
-struct SiluMul {
-    static constexpr int inputs = 2;
-    __device__ float operator()(float gate, float up) const { return (gate / (1.0F + exp_of(-gate))) * up; }
-};
-struct GeluMul {
-    static constexpr int inputs = 2;
-    __device__ float operator()(float gate, float up) const {
-        const float cubic = __fmaf_rn(__fmul_rn(gate, gate), exp_constants::gelu_cubic, 1.0F);
-        const float exponent = __fmul_rn(exp_constants::gelu_slope, __fmul_rn(gate, cubic));
-        return (gate / (1.0F + exp_of(exponent))) * up;
-    }
 };
 
 /// out[r, i] = function(x[r, i], x[r, width + i]).
@@ -247,6 +254,7 @@ __global__ void __launch_bounds__(max_row_threads)
 Rows rows_of(const float* x, std::int64_t x_stride, std::int64_t num_rows, std::int64_t width, DType act,
              std::byte* out, std::int64_t out_stride) {
     return {.x = x,
+            .addend = nullptr,
             .gain = nullptr,
             .bias = nullptr,
             .out = out,
@@ -296,6 +304,16 @@ void CudaDevice::rms_norm(const float* x, const float* gain, float eps, std::int
                           DType act, std::byte* out, std::int64_t out_stride) {
     check_act_rows("rms_norm", act, num_rows, dim, out_stride);
     Rows rows = rows_of(x, dim, num_rows, dim, act, out, out_stride);
+    rows.gain = gain;
+    rows.eps = eps;
+    launch_norm(state_->stream, rms_norm_kernel<4>, rms_norm_kernel<1>, rows);
+}
+
+void CudaDevice::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
+                              std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("add_rms_norm", act, num_rows, dim, out_stride);
+    Rows rows = rows_of(x, dim, num_rows, dim, act, out, out_stride);
+    rows.addend = y;
     rows.gain = gain;
     rows.eps = eps;
     launch_norm(state_->stream, rms_norm_kernel<4>, rms_norm_kernel<1>, rows);

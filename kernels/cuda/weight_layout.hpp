@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/device.hpp"
+#include "kernels/host_device.hpp"
 #include "kernels/quantized.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -38,6 +39,15 @@ constexpr int scale_bytes = 2 * tile_outputs;
 /// Blocks per step; 0 for types without scales.
 constexpr int step_blocks(DType dtype) {
     return dtype == DType::int4 ? 2 : dtype == DType::int8 ? 1 : 0;
+}
+
+/// Outputs of a gated matrix are packed in groups of 8: those of the gates and those of the ups alternate, so that each
+/// tile, and each lane, holds both. For output n of the packed matrix: its column among the gates (or ups).
+LONGHAUL_HOST_DEVICE constexpr std::int64_t gated_column(std::int64_t n) {
+    return n / tile_outputs * 8 + n % 8;
+}
+LONGHAUL_HOST_DEVICE constexpr bool is_up(std::int64_t n) {
+    return n % tile_outputs >= 8;
 }
 
 /// Byte offset of an input in its step. int4: inputs 4..7 of a lane's run use the upper half of the byte.

@@ -54,7 +54,11 @@ struct BenchSetup {
     std::string model;           ///< folder; "": random weights
     /// rounds of passes, each with its own lines; rounds of speculation, with medians over them
     std::int64_t rounds = 1;
-    std::string tree;  ///< of speculation; "": the benchmark's own list of trees
+    // Of speculation; "" or empty: the benchmark's own list.
+    std::string tree;                 ///< draft-tree
+    std::vector<double> acceptances;  ///< probability that a draft continues an accepted path
+    std::string draft_shape;          ///< of a draft model whose passes are part of the time; "": drafts cost nothing
+    std::string draft;                ///< with draft_shape: the method
     /// Called for each line as soon as it is measured, because benchmarks of large models take minutes.
     std::function<void(const BenchTable& so_far)> line_done;
 

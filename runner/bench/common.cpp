@@ -64,6 +64,8 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"gemma3-1b", gemma3_1b()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
+        {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},
+        {"7b", shape(32000, 4096, 11008, 32, 32, 32, 128, false)},
         {"3b", shape(128256, 3072, 8192, 28, 24, 8, 128, true)},
         {"8b", shape(128256, 4096, 14336, 32, 32, 8, 128, false)}};
     return table;

@@ -1,5 +1,6 @@
 // `longhaul bench speculation`: speedup of speculative decoding at a given acceptance. An autoregressive run gives the
-// text; then its tokens are replayed as drafts, some of them made wrong (engine/draft/replay.cpp).
+// text; then its tokens are replayed as drafts, some of them made wrong (engine/draft/replay.cpp). With --draft-shape a
+// draft model of random weights drafts too, so that its passes are part of the time (planted_drafts.hpp).
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "runner/bench/bench.hpp"
+#include "runner/bench/planted_drafts.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -40,6 +43,7 @@ struct Decoded {
     std::vector<std::int32_t> tokens;
     double seconds = 0;  ///< decoding only
     double block_efficiency = 0;
+    double draft_seconds = 0, target_seconds = 0;  ///< per target call
 };
 
 constexpr std::int64_t prompt_tokens = 16, text_tokens = 64;
@@ -79,7 +83,11 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
         decoded.block_efficiency = item.statistics.block_efficiency();
     };
     engine::Replica replica(model, group, tokenizer, options, hooks);
-    decoded.seconds = replica.run().decode_seconds;
+    const engine::ReplicaOutcome outcome = replica.run();
+    const double calls = std::max<double>(1, static_cast<double>(outcome.progress.target_calls));
+    decoded.seconds = outcome.decode_seconds;
+    decoded.draft_seconds = outcome.draft_seconds / calls;
+    decoded.target_seconds = outcome.decode_seconds / calls - decoded.draft_seconds;
     return decoded;
 }
 
@@ -121,6 +129,10 @@ void add_line(BenchSetup& setup, const Measured& measured, const std::vector<dou
                       {"same_text", true}});
 }
 
+std::vector<double> acceptances(const BenchSetup& setup) {
+    return setup.acceptances.empty() ? std::vector<double>{0.5, 0.7, 0.8, 0.9} : setup.acceptances;
+}
+
 /// Each tree separately: `rounds` times plain decoding followed by every acceptance.
 void sweep_acceptance(BenchSetup& setup, engine::Model& model, const std::vector<std::int32_t>& text,
                       BenchTable& table) {
@@ -129,7 +141,7 @@ void sweep_acceptance(BenchSetup& setup, engine::Model& model, const std::vector
     for (const std::string& tree : trees) {
         std::vector<double> plain_rates;
         std::vector<Measured> lines;
-        for (const double accept : {0.5, 0.7, 0.8, 0.9}) lines.push_back({.tree = tree, .accept = accept});
+        for (const double accept : acceptances(setup)) lines.push_back({.tree = tree, .accept = accept});
         for (std::int64_t round = 0; round < setup.rounds; ++round) {
             plain_rates.push_back(checked_rate(decode(model, *setup.group, plain_decoding(), plain_tokens), text));
             for (Measured& line : lines) measure(model, *setup.group, text, plain_rates.back(), line);
@@ -154,9 +166,107 @@ void compare_auto(BenchSetup& setup, engine::Model& model, const std::vector<std
     }
 }
 
+// --- with a draft model
+
+/// A decoder at one acceptance, one number per round.
+struct DecoderTimes {
+    std::string method, tree;
+    double accept = 0, block_efficiency = 0;
+    std::vector<double> rates{}, speedups{}, draft_seconds{}, target_seconds{};
+};
+
+/// The decoders of the paper on recursive speculative decoding with 30 drafted tokens (SD: 5, the others' depth), or
+/// the one of --draft.
+std::vector<DecoderTimes> decoders(const BenchSetup& setup) {
+    std::vector<std::pair<std::string, std::string>> pairs{
+        {"sd", "5"}, {"spectr", "6x5"}, {"rsd-c", "2,2,2,2"}, {"rsd-s", "6x5"}};
+    if (!setup.draft.empty()) {
+        const std::string& own = engine::find_draft_method(setup.draft).default_tree;
+        pairs = {{setup.draft, setup.tree.empty() ? own : setup.tree}};
+    }
+    std::vector<DecoderTimes> all;
+    for (const auto& [method, tree] : pairs) {
+        const engine::DraftMethod& row = engine::find_draft_method(method);
+        if (row.make_trees == nullptr || engine::chooses_tree(row, tree)) {
+            throw UsageError(
+                "command line: draft: expected a method over language models with a fixed draft-tree, got " + method +
+                " with " + tree);
+        }
+        static_cast<void>(engine::tree_of(row, tree));
+        for (const double accept : acceptances(setup))
+            all.push_back({.method = method, .tree = tree, .accept = accept});
+    }
+    return all;
+}
+
+void measure(engine::Model& model, engine::Model& drafter, engine::Group& group, const Decoded& plain,
+             double plain_rate, DecoderTimes& times) {
+    PlantedText text{.tokens = plain.tokens, .prompt_tokens = prompt_tokens, .accept = times.accept};
+    const PlantedMethod planted(engine::find_draft_method(times.method), text);
+    engine::DraftOptions draft;
+    draft.method = planted.row();
+    draft.tree = times.tree;
+    draft.models = {&drafter};
+    const Decoded with = decode(model, group, draft, std::ssize(plain.tokens));
+    times.block_efficiency = with.block_efficiency;
+    times.rates.push_back(checked_rate(with, plain.tokens));
+    times.speedups.push_back(times.rates.back() / plain_rate);
+    times.draft_seconds.push_back(with.draft_seconds);
+    times.target_seconds.push_back(with.target_seconds);
+}
+
+BenchTable bench_decoders(BenchSetup& setup) {
+    std::vector<DecoderTimes> lines = decoders(setup);  // before models are made: the command line may be wrong
+    engine::ModelConfig shape = bench_shape(setup.draft_shape);
+    shape.vocab_size = setup.shape.vocab_size;
+    const double ratio =
+        static_cast<double>(engine::num_parameters(shape)) / static_cast<double>(engine::num_parameters(setup.shape));
+    char about[64];
+    std::snprintf(about, sizeof about, "ratio of parameters %.4f", ratio);
+    BenchTable table{.title = ", drafts of shape " + setup.draft_shape + " with the target's vocabulary, " + about +
+                              ", " + std::to_string(text_tokens) + " tokens after 16, temperature 1 (medians of " +
+                              std::to_string(setup.rounds) + " rounds)",
+                     .columns = {{"draft", "draft"},
+                                 {"tree", "tree    "},
+                                 {"accept", "accept", 1, 2},
+                                 {"block_efficiency", "tokens per call", 1, 2},
+                                 {"draft_seconds", "ms drafts", 1e3, 1},
+                                 {"target_seconds", "ms target", 1e3, 1},
+                                 {"tokens_per_second", "tokens/s", 1, 2},
+                                 {"ar_tokens_per_second", "AR tokens/s", 1, 2},
+                                 {"speedup", "speedup", 1, 2}},
+                     .lines = {},
+                     .details = {}};
+    const auto model = bench_model(setup);
+    const auto drafter = engine::Model::random(shape, precision_of(setup.settings), *setup.device, *setup.group, 2,
+                                               kv_dtype_of(setup.settings));
+    const Decoded plain = decode(*model, *setup.group, plain_decoding(), text_tokens);
+    std::vector<double> plain_rates;
+    for (std::int64_t round = 0; round < setup.rounds; ++round) {
+        const Decoded again = decode(*model, *setup.group, plain_decoding(), plain_tokens);
+        plain_rates.push_back(checked_rate(again, plain.tokens));
+        for (DecoderTimes& line : lines) measure(*model, *drafter, *setup.group, plain, plain_rates.back(), line);
+    }
+    for (const DecoderTimes& line : lines) {
+        setup.add(table, {{"draft", line.method},
+                          {"tree", line.tree},
+                          {"accept", line.accept},
+                          {"ratio", ratio},
+                          {"block_efficiency", line.block_efficiency},
+                          {"draft_seconds", bench_median(line.draft_seconds)},
+                          {"target_seconds", bench_median(line.target_seconds)},
+                          {"tokens_per_second", bench_median(line.rates)},
+                          {"ar_tokens_per_second", bench_median(plain_rates)},
+                          {"speedup", bench_median(line.speedups)},
+                          {"same_text", true}});
+    }
+    return table;
+}
+
 }  // namespace
 
 BenchTable bench_speculation(BenchSetup& setup) {
+    if (!setup.draft_shape.empty()) return bench_decoders(setup);
     const bool with_auto = setup.tree == "auto";
     const std::int64_t tokens = with_auto ? auto_tokens : text_tokens;
     const auto model = bench_model(setup);

@@ -70,11 +70,18 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     return bench_all_reduce(setup);
 }
 
+/// The keys that are settings of the engine. Those of drafts need no draft model here and are not checked as a job's.
+std::vector<Assignment> engine_keys(const CommandLine& line) {
+    std::vector<Assignment> keys = line.keys;
+    std::erase_if(keys, [](const Assignment& key) { return key.key == "draft" || key.key == "draft-tree"; });
+    return keys;
+}
+
 /// The key `threads`, needed before MPI starts. 0 if the arguments have errors; these are reported later, once.
 int threads_of_bench(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
-        return static_cast<int>(parse_settings({}, line.keys, std::filesystem::current_path(), {}).threads);
+        return static_cast<int>(parse_settings({}, engine_keys(line), std::filesystem::current_path(), {}).threads);
     } catch (const Error&) {
         return 0;
     }
@@ -114,11 +121,50 @@ std::int64_t count_of(const CommandLine& line, const char* option, std::int64_t 
                      std::to_string(max_count) + ", got '" + engine::printable(text) + "'");
 }
 
+/// The numbers of `--acceptance`, each below 1; none: the benchmark's own.
+std::vector<double> acceptances_of(const CommandLine& line) {
+    std::vector<double> numbers;
+    if (!line.has("acceptance")) return numbers;
+    const std::string text = line.value("acceptance");
+    std::string_view rest = text;
+    try {
+        for (bool more = true; more;) {
+            const std::size_t comma = std::min(rest.find(','), rest.size());
+            more = comma < rest.size();
+            numbers.push_back(parse_number(rest.substr(0, comma), 0, 1));
+            rest.remove_prefix(std::min(rest.size(), comma + 1));
+        }
+    } catch (const BadValue&) {
+        throw UsageError("command line: acceptance: expected numbers from 0 to 1, such as 0.5,0.7, got " + shown(text));
+    }
+    return numbers;
+}
+
+/// Options of `bench speculation`.
+void read_speculation(const CommandLine& line, BenchSetup& setup) {
+    setup.acceptances = acceptances_of(line);
+    setup.draft_shape = line.value("draft-shape");
+    if (!setup.draft_shape.empty()) static_cast<void>(bench_shape(setup.draft_shape));
+    for (const Assignment& key : line.keys) {
+        if (key.key == "draft-tree") setup.tree = key.value;
+        if (key.key == "draft") setup.draft = key.value;
+    }
+    const bool speculates = line.places.at(0) == "speculation";
+    if (!speculates && (line.has("acceptance") || line.has("draft-shape") || !setup.draft.empty()))
+        throw UsageError(
+            "command line: acceptance, draft-shape, draft: expected with bench speculation alone, got them "
+            "with " +
+            line.places.at(0));
+    if (setup.draft_shape.empty() && !setup.draft.empty())
+        throw UsageError(
+            "command line: draft: expected --draft-shape with it, got none; it names the draft model's shape");
+}
+
 /// Everything except the group: what each rank sets up by itself. `threads`: this rank's share of the node; 0: one
 /// process, which uses the key `threads` or all processors.
 BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
-    setup.settings = parse_settings({}, line.keys, std::filesystem::current_path(), {});
+    setup.settings = parse_settings({}, engine_keys(line), std::filesystem::current_path(), {});
     check_name(line.places.at(0));
     check_ranks(line.places.at(0), setup.settings, ranks);
     const auto asked = static_cast<int>(setup.settings.threads);
@@ -131,9 +177,7 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
                    : line.places.at(0) == "self"        ? 5
                    : line.places.at(0) == "layers"      ? 9
                                                         : 1;
-    for (const Assignment& key : line.keys) {
-        if (key.key == "draft-tree") setup.tree = key.value;
-    }
+    read_speculation(line, setup);
     if (line.has("explain")) {
         auto timed = std::make_unique<TimedDevice>(std::move(setup.device));
         setup.timed = timed.get();

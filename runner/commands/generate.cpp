@@ -171,7 +171,9 @@ int generate_command(const std::vector<std::string>& arguments) {
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
     DraftModels drafts;
-    drafts.load(settings, *model, *tokenizer, *device, *group);
+    drafts.load(settings, *model, *tokenizer, *device, *group,
+                copy_fits(settings, *device, available_bytes(*device, 1)));
+    if (!drafts.notice().empty()) std::fprintf(stderr, "note: %s\n", drafts.notice().c_str());
 
     engine::ReplicaOptions options = replica_options(settings, config);
     drafts.give_to(options.draft);

@@ -1,13 +1,16 @@
-// `longhaul inspect`: shows the contents of a model folder or a checkpoint file. Builds one description and prints it
-// as a table or as JSON.
+// `longhaul inspect`: shows the contents of a model folder, a draft layer or a checkpoint file. Builds one description
+// and prints it as a table or as JSON.
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 #include <string_view>
 
 #include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/draft_layer_config.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/config.hpp"
@@ -75,6 +78,23 @@ Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
     return json;
 }
 
+/// Settings that a model and a draft layer have in common.
+void describe_shape(const engine::ModelConfig& config, Json& json) {
+    json["hidden_size"] = config.hidden_size;
+    json["intermediate_size"] = config.intermediate_size;
+    json["query_heads"] = config.num_heads;
+    json["kv_heads"] = config.num_kv_heads;
+    json["head_dim"] = config.head_dim;
+    json["vocab_size"] = config.vocab_size;
+}
+
+Json kv_bytes_per_token(const engine::ModelConfig& config) {
+    const auto bytes = [&](kernels::DType dtype) {
+        return engine::position_bytes(engine::kv_layouts_of(config, engine::Split(config, 0, 1), dtype));
+    };
+    return {{"bf16", bytes(kernels::DType::bf16)}, {"fp32", bytes(kernels::DType::f32)}};
+}
+
 Json describe_weights(const fs::path& folder) {
     const auto tensors = engine::SafetensorsFolder::open(folder);
     std::int64_t bytes = 0;
@@ -86,24 +106,16 @@ Json describe_weights(const fs::path& folder) {
 Json describe_model(const fs::path& folder) {
     const auto config = engine::ModelConfig::load(folder);
     const auto tokenizer = load_tokenizer(folder, config);
-    const auto kv_bytes = [&](kernels::DType dtype) {
-        return engine::position_bytes(engine::kv_layouts_of(config, engine::Split(config, 0, 1), dtype));
-    };
     Json json{{"kind", "model"},
               {"folder", folder.string()},
               {"model_type", config.model_type},
               {"parameters", engine::num_parameters(config)},
               {"dtype", config.dtype},
-              {"layers", config.num_layers},
-              {"hidden_size", config.hidden_size},
-              {"intermediate_size", config.intermediate_size},
-              {"query_heads", config.num_heads},
-              {"kv_heads", config.num_kv_heads},
-              {"head_dim", config.head_dim},
-              {"vocab_size", config.vocab_size},
-              {"tied_embeddings", config.tied_embeddings},
-              {"context", config.max_positions},
-              {"eos_ids", config.eos_ids}};
+              {"layers", config.num_layers}};
+    describe_shape(config, json);
+    json["tied_embeddings"] = config.tied_embeddings;
+    json["context"] = config.max_positions;
+    json["eos_ids"] = config.eos_ids;
     if (config.learned_positions) {
         json["positions"] = "learned";
     } else {
@@ -111,9 +123,39 @@ Json describe_model(const fs::path& folder) {
     }
     if (const auto groups = config.layer_groups(); groups.size() > 1 || groups.front().window > 0)
         json["layer_groups"] = describe_groups(config);
-    json["kv_bytes_per_token"] = {{"bf16", kv_bytes(kernels::DType::bf16)}, {"fp32", kv_bytes(kernels::DType::f32)}};
+    json["kv_bytes_per_token"] = kv_bytes_per_token(config);
     json["weights"] = describe_weights(folder);
     json["tokenizer"] = describe_tokenizer(*tokenizer);
+    return json;
+}
+
+/// A draft layer, which has no tokenizer of its own. Whether it fits a target shows only beside that target.
+Json describe_draft_layer(const fs::path& folder, const std::string& method) {
+    const std::string file = (folder / "config.json").string();
+    const auto config = engine::ModelConfig::load(folder);
+    const auto fields = engine::read_json(file);
+    const auto tensors = engine::SafetensorsFolder::open(folder);
+    const auto num_rows = [&](const std::string& name) {
+        const auto found = tensors.tensors().find(name);
+        return found == tensors.tensors().end() || found->second.shape.empty() ? 0 : found->second.shape.front();
+    };
+    std::int64_t parameters = 0;
+    for (const auto& [name, view] : tensors.tensors())
+        parameters += std::accumulate(view.shape.begin(), view.shape.end(), std::int64_t{1}, std::multiplies<>());
+    const bool own_head = tensors.contains(std::string(engine::eagle3_prefix) + "self_attn.q_proj.weight");
+    Json json{
+        {"kind", "draft layer"},    {"folder", folder.string()},
+        {"draft", method},          {"layout", own_head ? "EAGLE-3" : method == "eagle" ? "EAGLE 1 and 2" : method},
+        {"parameters", parameters}, {"dtype", config.dtype}};
+    describe_shape(config, json);
+    if (own_head) json["draft_vocab_size"] = num_rows("lm_head.weight");
+    if (method != "eagle") {
+        json["token_info_rank"] = engine::get_int_or(fields, "token_info_rank", 0, 0, config.vocab_size, file);
+        json["hot_tokens"] = tensors.contains("hot_tokens") ? Json(num_rows("hot_tokens")) : Json("all");
+    }
+    json["rope"] = describe_rope(config.rope());
+    json["kv_bytes_per_token"] = kv_bytes_per_token(config);
+    json["weights"] = describe_weights(folder);
     return json;
 }
 
@@ -190,6 +232,11 @@ std::string table_of(const Json& description) {
     return text;
 }
 
+Json describe_folder(const fs::path& folder) {
+    const std::string method = engine::method_of_draft_layer(folder);
+    return method.empty() ? describe_model(folder) : describe_draft_layer(folder, method);
+}
+
 Json describe(const fs::path& path) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
@@ -197,10 +244,10 @@ Json describe(const fs::path& path) {
             throw UsageError(InputError::format(path.string(), "", "a model folder or a checkpoint file",
                                                 "a run folder", "`longhaul status` shows it"));
         }
-        return describe_model(path);
+        return describe_folder(path);
     }
     if (path.filename() == "config.json" || path.extension() == ".safetensors")
-        return describe_model(fs::absolute(path).parent_path());
+        return describe_folder(fs::absolute(path).parent_path());
     // R-EPOCH-ROUND.T.h5 holds the KV cache of rank T; R-EPOCH-ROUND.h5 is the commit.
     const std::string stem = path.stem().string();
     if (path.extension() == ".h5" && stem.find('.') != std::string::npos) {

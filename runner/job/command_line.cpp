@@ -89,11 +89,25 @@ std::optional<Takes> takes_of(const std::string& name, const CommandSyntax& synt
     return std::nullopt;
 }
 
+/// The key of `--KEY=`, if its value may be empty; else "".
+std::string emptied_key(const std::string& argument, const CommandSyntax& syntax) {
+    for (const KeyInfo& key : keys_of(syntax)) {
+        if (key.may_be_empty && argument == "--" + key.key + "=") return key.key;
+    }
+    return "";
+}
+
 /// Resolves what Boost would guess wrongly: it takes the next argument as the value of `--seed` even if that is
-/// `--limit=1`, and as the value of a flag even if it is the job file.
+/// `--limit=1`, and as the value of a flag even if it is the job file. It refuses `--stop=`, but takes an empty next
+/// argument.
 std::vector<std::string> without_guesses(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
     std::vector<std::string> clear;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
+        if (const std::string key = emptied_key(arguments[i], syntax); !key.empty()) {
+            clear.push_back("--" + key);
+            clear.emplace_back();
+            continue;
+        }
         clear.push_back(arguments[i]);
         if (arguments[i] == "--") {
             clear.insert(clear.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
@@ -301,7 +315,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "show what a model folder or a checkpoint file holds",
+         .summary = "show what a model folder, a draft layer or a checkpoint file holds",
          .example = "longhaul inspect jobs/demo/model",
          .more = ""},
         {.name = "check",
@@ -320,8 +334,14 @@ const std::vector<CommandSyntax>& command_table() {
          .places = {"WHAT"},
          .options =
              {{"shape", "NAME",
-               "random weights of this shape: 135m, 1.1b (default), 3b, 8b, gemma3-1b, mistral-7b, or with sliding "
+               "random weights of this shape: 115m, 135m, 1.1b (default), 3b, 7b, 8b, gemma3-1b, mistral-7b, or with "
+               "sliding "
                "windows in all layers 1.1b-window"},
+              {"draft-shape", "NAME",
+               "speculation: a draft model of this shape drafts (--draft=rsd-s, default: sd, spectr, rsd-c and rsd-s); "
+               "without it drafts cost nothing"},
+              {"acceptance", "NUMBERS",
+               "speculation: probabilities that a draft continues an accepted path (0.5,0.7,0.8,0.9)"},
               {"model", "FOLDER", "instead of a shape"},
               {"rows", "NUMBER", "this number of rows only: verify, prefill, passes"},
               {"context", "NUMBER", "positions before the rows: decode, verify, passes (512)"},
@@ -331,8 +351,9 @@ const std::vector<CommandSyntax>& command_table() {
               {"explain", "", "also split the time of a pass: decode, verify, prefill, passes"},
               {"json", "", "for programs"}},
          .keys = true,
-         .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
-                                  "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
+         .unused_keys =
+             keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device", "packed-weights",
+                       "draft", "draft-tree", "draft-precision", "partial-cache", "all-reduce"}),
          .summary = "time decode, verify, prefill, passes (these three), attention, sampling, drafts, self, layers, "
                     "speculation or all-reduce, beside the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",

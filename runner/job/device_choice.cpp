@@ -51,7 +51,7 @@ kernels::GpuArithmetic arithmetic_of(const std::string& kernels) {
 }  // namespace
 
 Gpus gpus_here() {
-    return {.built = kernels::built_for_gpus(), .visible = kernels::num_gpus()};
+    return {.built = kernels::built_for_gpus(), .visible = kernels::num_gpus(), .nccl = kernels::built_with_nccl()};
 }
 
 const std::vector<std::string>& kernels_of_device(const std::string& device) {
@@ -69,11 +69,14 @@ std::string resolved_device(const std::string& device, const std::string& kernel
 }
 
 std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library) {
-    if (settings.kernels == "cuda-exact") return "cpu";
+    const bool by_nccl = settings.all_reduce == "nccl", by_cublas = settings.kernels == "cuda-cublas";
+    if (settings.kernels == "cuda-exact" && !by_nccl) return "cpu";
     if (settings.device != "cuda" || generation.empty()) return settings.device;
-    const std::string kind = "cuda " + generation;
-    if (settings.kernels != "cuda-cublas") return kind;
-    return kind + ", " + library + ", tensor-parallel " + std::to_string(settings.tensor_parallel);
+    std::string kind = (settings.kernels == "cuda-exact" ? "cuda-exact " : "cuda ") + generation;
+    if (by_cublas) kind += ", " + library;
+    if (by_nccl) kind += ", sums by NCCL";
+    if (by_cublas || by_nccl) kind += ", tensor-parallel " + std::to_string(settings.tensor_parallel);
+    return kind;
 }
 
 std::string device_kind(const Settings& settings, int gpu) {
@@ -92,13 +95,18 @@ void check_device(const Settings& settings, const Gpus& gpus) {
         refuse(key, expected, got,
                "the driver shows this process no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, under Slurm request one "
                "(--gpus-per-node)");
+    if (settings.all_reduce == "nccl" && !gpus.nccl)
+        refuse("all-reduce", "ordered", settings.all_reduce,
+               "this program was built without NCCL: configure it where nccl.h is");
 }
 
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads, int node_rank) {
     if (settings.device != "cuda") return make_cpu_device(settings, threads);
     check_device(settings, gpus_here());
     static_cast<void>(library_of(settings, gpu_of(node_rank)));
-    return kernels::make_gpu_device(arithmetic_of(settings.kernels), gpu_of(node_rank));
+    return kernels::make_gpu_device(
+        arithmetic_of(settings.kernels), gpu_of(node_rank), kernels::GpuLaunches::graphs,
+        settings.all_reduce == "nccl" ? kernels::SumOrder::library : kernels::SumOrder::fixed);
 }
 
 }  // namespace longhaul::runner

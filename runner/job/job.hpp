@@ -46,6 +46,7 @@ struct Settings {
     std::int64_t window = 0;        // tokens; 0 = the model's context
     std::int64_t stride = 0;        // tokens; 0 = half the window
     bool token_ids = false;
+    std::filesystem::path hidden_states;  // "": not written
     // Precision and device
     std::string precision = "bf16";
     std::string kv_precision;     // "" until parse_settings resolves it: fp32 with precision fp32, else bf16
@@ -57,6 +58,7 @@ struct Settings {
     std::int64_t tensor_parallel = 1;
     std::int64_t threads = 0;
     std::string kernels = "auto";
+    std::string all_reduce = "ordered";
     std::filesystem::path packed_weights;  // "": off; "auto": see packed_folder()
     std::int64_t memory = 0;               // bytes; 0 = auto
     std::int64_t host_memory = 0;          // bytes

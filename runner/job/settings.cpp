@@ -68,7 +68,7 @@ const Key* known_key(const Assignment& assignment, Faults& faults) {
 void assign(Settings& settings, const Key& key, const Assignment& assignment, const std::filesystem::path& folder,
             Faults& faults) {
     try {
-        if (assignment.value.empty()) throw BadValue{"a value", ""};
+        if (assignment.value.empty() && !key.info.may_be_empty) throw BadValue{"a value", ""};
         key.set(settings, assignment.value, folder);
     } catch (const BadValue& bad) {
         faults.add(assignment, bad.expected, shown(assignment.value), bad.fix);
@@ -124,14 +124,15 @@ class Origins {
 
 /// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
 engine::DraftMethodRef chosen_method(const Settings& settings) {
+    const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
     if (settings.draft_model.empty()) {
         if (!settings.is_coupled()) return "ngram";
-        const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
         return chooses && engine::holds_chained_heads(settings.model) ? "tokenswift" : "self";
     }
     if (settings.draft_model.size() > 1) return "specinfer";
     const std::string of_layer = engine::method_of_draft_layer(settings.draft_model.front());
-    return of_layer.empty() ? "sd" : of_layer;
+    if (!of_layer.empty()) return of_layer;
+    return settings.is_coupled() && chooses ? "self-or-sd" : "sd";
 }
 
 /// `draft-precision` of a job that gives none. It decides the drafts, and under the sampling rules the text.
@@ -175,6 +176,7 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
     } else {
         require(settings.window == 0, "window", "0", std::to_string(settings.window));
         require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
+        require(settings.hidden_states.empty(), "hidden-states", "none", shown(settings.hidden_states.string()));
     }
     if (!scores && !settings.teacher_forced) return;
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
@@ -213,6 +215,12 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
                    shown(settings.reference.string()),
                    "only wmt and xsum read their references from a file of their own");
     }
+}
+
+/// Whether all trees of a job are chains.
+bool is_chain(const engine::DraftMethod& method, const engine::TreeSpec& tree) {
+    if (method.form == engine::TreeForm::chain) return true;
+    return tree.is_given() && !tree.is_auto() && tree.shape().is_chain();
 }
 
 /// Reports contradictory draft keys. A method that does not draft (plain decoding) ignores them, so that any job file
@@ -254,6 +262,11 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
     if (settings.draft_temperature >= 0 && !method.samples())
         add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
                                      ", got a number; only sampled drafts have a temperature");
+    if (settings.draft_temperature == 0 && method.samples() && !is_chain(method, settings.draft_tree))
+        add("draft-temperature",
+            "draft-temperature: expected more than 0 with draft-tree = " + settings.draft_tree.text() +
+                ", got 0; greedy drafts have one token per node, so they need a chain, such as "
+                "draft-tree = 4");
 }
 
 /// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.
@@ -345,6 +358,9 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
     if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())
         add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
             "");
+    if (!faults.has("device") && settings.all_reduce == "nccl" && settings.device != "cuda")
+        add("all-reduce", "all-reduce", "ordered with device = " + settings.device, shown(settings.all_reduce),
+            "NCCL connects NVIDIA GPUs");
     check_drafts(settings, origins, faults);
     check_resampling(settings, origins, faults);
     check_layer_folders(settings, origins, faults);
@@ -491,10 +507,10 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
     static const std::set<std::string> later_keys{
-        "mode",          "window",         "stride",       "chat",
-        "stop-loops",    "dry-multiplier", "dry-base",     "dry-allowed-length",
-        "dry-window",    "dry-breakers",   "draft-passes", "resample",
-        "resample-tree", "column",         "template-date"};
+        "mode",          "window",         "stride",        "chat",
+        "stop-loops",    "dry-multiplier", "dry-base",      "dry-allowed-length",
+        "dry-window",    "dry-breakers",   "draft-passes",  "resample",
+        "resample-tree", "column",         "template-date", "all-reduce"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -86,10 +86,16 @@ Key stop_key() {
         .info = {.key = "stop",
                  .value_name = "TEXT",
                  .help =
-                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks)",
-                 .repeatable = true},
+                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks; )"
+                     "empty = none",
+                 .repeatable = true,
+                 .may_be_empty = true},
         .set =
             [](Settings& s, const std::string& value, const auto&) {
+                if (value.empty()) {
+                    s.stop.clear();
+                    return;
+                }
                 std::string text = parse_text(value);
                 if (text.empty()) throw BadValue{"a text of at least one character", ""};
                 if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
@@ -103,13 +109,20 @@ Key stop_key() {
             }};
 }
 
+double parse_draft_temperature(const std::string& text) {
+    const double number = parse_number(text, 0, 1e6);
+    if (number > 0 && number < 1e-6) throw BadValue{"0 or a number from 1e-06 to 1e+06", ""};
+    return number;
+}
+
 Key draft_temperature_key() {
     return {.info = {.key = "draft-temperature",
                      .value_name = "NUMBER|target",
-                     .help = "temperature of draft models; target = the target's"},
+                     .help = "temperature of draft models; 0 = their most probable token (chains only); target = the "
+                             "target's, or 1 if that is 0"},
             .kind = Kind::draft,
             .set = [](Settings& s, const std::string& value,
-                      const auto&) { s.draft_temperature = value == "target" ? -1 : parse_number(value, 1e-6, 1e6); },
+                      const auto&) { s.draft_temperature = value == "target" ? -1 : parse_draft_temperature(value); },
             .get =
                 [](const Settings& s) {
                     return Strings{s.draft_temperature < 0 ? "target" : format_number(s.draft_temperature)};
@@ -187,9 +200,9 @@ Key partial_cache_key() {
     return {
         .info = {.key = "partial-cache",
                  .value_name = "TOKENS|auto",
-                 .help =
-                     "positions of the text that a draft pass of draft = self or tokenswift reads: more than 16, with "
-                     "dynamic and static at least 256"},
+                 .help = "positions of the text that a draft pass of draft = self, self-or-sd, tokenswift and triforce "
+                         "reads: more than 16, with "
+                         "dynamic and static at least 256"},
         .kind = Kind::draft,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.partial_cache = value == "auto" ? 0 : parse_integer(value, 17, max_tokens); },
@@ -350,7 +363,9 @@ Section text_section() {
               "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          template_key(),
          flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
-         chat_template_key(), template_variable_key(), template_date_key(),
+         chat_template_key(),
+         template_variable_key(),
+         template_date_key(),
          choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
                 "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
@@ -366,6 +381,9 @@ Section text_section() {
                  "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"),
          integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
                  "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
+         path("hidden-states", Kind::execution, &Settings::hidden_states,
+              "mode = perplexity: folder for the hidden states and most probable next tokens of each text scored from "
+              "then on, on which jobs/train trains draft parts; an interrupted item starts over"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
 }
 
@@ -392,6 +410,10 @@ Section machine_section() {
                 "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
                 "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
                 "tensor-parallel; auto = the fastest that runs here"),
+         choice("all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
+                "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "
+                "GPUs, transfers less and adds as NCCL does: the text then depends on tensor-parallel, batch, the "
+                "draft, the version of NCCL and how the GPUs are connected, also when a run is resumed"),
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "memory per rank for keys and values, for example 8GiB"),
@@ -419,7 +441,8 @@ Section draft_section() {
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "draft = lyanna: re-samples where more levels than this remain; 0 = always"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
-                "weights that draft = self, tokenswift and triforce draft with; same = the model's own, no copy"),
+                "weights that draft = self, self-or-sd, tokenswift and triforce draft with; same = the model's own, no "
+                "copy"),
          draft_passes_key(), partial_cache_key(),
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
                 {"window", "full", "dynamic", "static"}, {},
@@ -435,8 +458,9 @@ Section draft_section() {
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
                     lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
-         path("replay-run", Kind::draft, &Settings::replay_run,
-              "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
+         path(
+             "replay-run", Kind::draft, &Settings::replay_run,
+             "tests: run folder, made with token-ids = true and verify = coupled, whose texts draft = replay proposes"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
                 "tests: probability that the first draft of replay is right")}};
 }

@@ -19,7 +19,8 @@ struct KeyInfo {
     std::string help{};          ///< what it does, its unit, and the value that turns it off
     std::string section{};
     bool repeatable = false;
-    bool flag = false;  ///< `--key` without a value means true
+    bool flag = false;          ///< `--key` without a value means true
+    bool may_be_empty = false;  ///< an empty value means none, also of what was given before it
 };
 
 struct Key {

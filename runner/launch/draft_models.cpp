@@ -1,6 +1,7 @@
 #include "runner/launch/draft_models.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "engine/error.hpp"
 #include "engine/model/weights.hpp"
@@ -52,18 +53,32 @@ void check_draft_vocabulary(const std::filesystem::path& folder, const engine::M
                      "a draft model shares the target's tokenizer");
 }
 
+engine::DraftMethodRef method_without_copy(const engine::DraftMethod& method) {
+    for (const char* name : method.alternatives) {
+        if (const engine::DraftMethodRef one = name; !one->copies_target) return one;
+    }
+    throw std::logic_error("all alternatives of draft = " + method.name + " copy the target");
+}
+
+std::string copy_warning(const Settings& settings) {
+    return "draft: expected memory for the model's copy of draft-precision = " + settings.draft_precision +
+           " and as much for keys and values, got less; draft = " + method_without_copy(*settings.draft)->name +
+           " runs alone";
+}
+
 void DraftModels::load(const Settings& settings, engine::Model& target, const engine::Tokenizer& tokenizer,
-                       kernels::Device& device, engine::Group& group) {
+                       kernels::Device& device, engine::Group& group, bool with_copy) {
     const DraftFolders folders = draft_folders(settings);
     std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
     wanted += " part " + std::to_string(static_cast<int>(settings.draft->part));
     for (const auto& folder : folders.all()) wanted += "\n" + folder.string();
-    if (folders.target_copy) wanted += " " + settings.draft_precision;
+    if (folders.target_copy) wanted += " " + (with_copy ? settings.draft_precision : "no copy");
     wanted += "\n" + folders.corpus.string();
     if (wanted == loaded_) return;
     unload();
     load_models(settings, folders.models, target.config(), tokenizer, device, group);
-    if (folders.target_copy) load_copy(settings, target, device, group);
+    if (folders.target_copy && with_copy) load_copy(settings, target, device, group);
+    if (folders.target_copy && !with_copy) notice_ = copy_warning(settings);
     engine::agree(group, [&] {
         if (!folders.layer.empty())
             layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target, *settings.draft);
@@ -119,6 +134,7 @@ void DraftModels::unload() {
     heads_.reset();
     corpus_.reset();
     drafting_target_ = nullptr;
+    notice_.clear();
 }
 
 void DraftModels::give_to(engine::DraftOptions& options) const {
@@ -128,6 +144,8 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
     options.layer = layer_.get();
     options.heads = heads_.get();
     options.corpus = corpus_;
+    if (options.method->chooses_method() && drafting_target_ == nullptr)
+        options.method = method_without_copy(*options.method);
 }
 
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
@@ -147,10 +165,11 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
                      : 1.0;
     }
     // In two stages, each draft call is a pass of the copy and the small model's before it.
-    if (copy > 0 && models > 0) {
+    if (options.method->has_two_stages()) {
         const std::int64_t drafts = std::min(engine::small_drafts_per_pass, options.shape().depth - 1);
         return {.level = static_cast<double>(drafts) * models + copy, .levels = 0};
     }
+    if (copy > 0 && options.method->chooses_method()) return {.level = copy, .levels = 0, .draft_model = models};
     models += copy;
     const auto passes = static_cast<double>(options.passes);
     if (options.chooses_tree()) return {.level = models + heads / passes, .levels = 0};  // of each pass that was run

@@ -23,19 +23,23 @@ class DraftModels {
   public:
     /// Loads the draft models, the target's copy and the heads of `settings`, unless they are loaded already; none if
     /// the draft method uses none or the job does not generate. `draft-parallel` decides whether a model is sharded
-    /// over `group` (the target's) or replicated on each of its ranks. Collective over the group. Throws InputError if
-    /// a model's vocabulary is not the target's, or heads do not fit it.
+    /// over `group` (the target's) or replicated on each of its ranks. `with_copy`: false leaves out the
+    /// target's copy of a method that can draft without (copy_fits). Collective over the group. Throws InputError if a
+    /// model's vocabulary is not the target's, or heads do not fit it.
     void load(const Settings& settings, engine::Model& target, const engine::Tokenizer& tokenizer,
-              kernels::Device& device, engine::Group& group);
+              kernels::Device& device, engine::Group& group, bool with_copy = true);
     void unload();
 
-    /// Sets the pointers to the models and heads in `options`.
+    /// Sets the pointers to the models and heads in `options`, and of a method whose copy was left out also the method
+    /// that drafts without it.
     void give_to(engine::DraftOptions& options) const;
     /// Parameters read per tree level (heads, and the passes before them: once per tree), divided by the target's
     /// parameters; of a copy of the target: bytes by bytes.
     [[nodiscard]] DraftCost cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const;
     /// Fingerprints of the heads and models, joined in order; "" if nothing is loaded.
     [[nodiscard]] std::string fingerprint() const;
+    /// A line for the log about a copy that was left out; "" otherwise.
+    [[nodiscard]] const std::string& notice() const { return notice_; }
     /// Fingerprint of the corpus's tokens; "" if there is none. Ranks of a group must draft from the same.
     [[nodiscard]] std::string corpus_fingerprint() const;
 
@@ -53,6 +57,7 @@ class DraftModels {
     std::unique_ptr<engine::DraftHeads> heads_;
     std::shared_ptr<const engine::DraftCorpus> corpus_;
     engine::Model* drafting_target_ = nullptr;  ///< the target, if it drafts for itself
+    std::string notice_;
 };
 
 /// Whether the ranks of a replica shard a draft model instead of replicating it, according to `draft-parallel`; `auto`
@@ -65,5 +70,11 @@ bool is_draft_sharded(const Settings& settings, const std::filesystem::path& fol
 /// must contain them.
 void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,
                             const engine::ModelConfig& target, const engine::Tokenizer& tokenizer);
+
+/// What drafts where the target's copy of a method with alternatives does not fit into memory: the one that needs none.
+engine::DraftMethodRef method_without_copy(const engine::DraftMethod& method);
+
+/// Warning of such a job.
+std::string copy_warning(const Settings& settings);
 
 }  // namespace longhaul::runner

@@ -99,7 +99,7 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .models = {},
             .partial_cache = {.mode = partial_mode(settings.partial_cache_mode),
                               .max_positions = settings.partial_cache,
-                              .of_prompt = settings.draft->part != engine::DraftPart::none},
+                              .of_prompt = settings.draft->chained_heads || settings.draft->has_two_stages()},
             .passes = passes_of(settings),
             .before_filters = settings.verify == engine::VerifyRule::tokenswift_paper,
             .resample = resample_of(settings.resample),
@@ -132,6 +132,10 @@ static engine::ScoringWindows windows_of(const Settings& settings, const engine:
     if (window > context) refuse("window", context, window);
     if (window < 2) throw UsageError("mode: expected generate with a model of a context of 1 token, got perplexity");
     if (settings.stride > window) refuse("stride", window, settings.stride);
+    if (!settings.hidden_states.empty() && settings.stride == window)
+        throw UsageError(InputError::format(
+            "job", "stride", "less than the window's " + std::to_string(window) + " tokens with hidden-states",
+            std::to_string(settings.stride), "the states of windows that do not overlap have gaps"));
     return {.window = window, .stride = settings.stride > 0 ? settings.stride : window / 2};
 }
 
@@ -164,8 +168,9 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     engine::ReplicaOptions options;
     options.batch = settings.batch;
     if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
+    options.keeps_states = !settings.hidden_states.empty();
     options.draft = draft_of(settings);
-    if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run);
+    if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run, settings.verify);
     options.verify = settings.verify;
     options.prefill_chunk = engine::prefill_chunk_of(settings.device == "cuda");
     return options;

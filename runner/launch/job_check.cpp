@@ -238,10 +238,24 @@ class JobChecker {
                                 "draft", "draft-model", "draft-precision", "draft-tree"}) {
             if (!is_good(key)) return;
         }
+        if (!attempt("draft", [&] { drop_large_copy(); })) return;
         if (!attempt("draft", [&] { parts_ = parts_of(report_.settings); })) return;
         estimate_memory();
         estimate_lengths();
         if (is_good("output")) estimate_disk();
+    }
+
+    /// As a launch does (DraftModels::load): without the target's copy where it does not fit beside the other weights.
+    void drop_large_copy() {
+        Settings& settings = report_.settings;
+        if (!settings.draft->chooses_method() || !device_is_here_ || scores()) return;
+        Settings without = settings;
+        without.draft = method_without_copy(*settings.draft);
+        const std::int64_t others = weight_bytes(without, parts_of(without), *device_);
+        const std::int64_t available = available_bytes(*device_, 1);
+        if (copy_fits(settings, *device_, available > 0 ? std::max<std::int64_t>(available - others, 1) : 0)) return;
+        report_.warnings.push_back(copy_warning(settings));
+        settings = without;
     }
 
     [[nodiscard]] bool scores() const { return report_.settings.mode == "perplexity"; }

@@ -107,6 +107,7 @@ void log_start(const Launch& launch) {
     log.say("resolved settings:\n" + format_settings(launch.settings));
     std::vector<std::string> notices = launch.loaded.model->notices();
     for (std::string& notice : launch.loaded.data->notices()) notices.push_back(std::move(notice));
+    if (!launch.loaded.drafts.notice().empty()) notices.push_back(launch.loaded.drafts.notice());
     for (const std::string& notice : notices) {
         log.say("note: " + notice);
         if (!launch.loaded.notices_said) std::fprintf(stderr, "note: %s\n", notice.c_str());

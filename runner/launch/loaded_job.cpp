@@ -42,7 +42,13 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
 /// Loads the draft parts. Their fingerprint is part of the job's identity if the verification rule lets drafts affect
 /// the text.
 void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded) {
-    world.agree([&] { loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group); });
+    bool fits = true;
+    world.agree(
+        [&] { fits = copy_fits(settings, *loaded.device, available_bytes(*loaded.device, world.node_size())); });
+    const bool with_copy = !world.any(!fits);
+    world.agree([&] {
+        loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group, with_copy);
+    });
     loaded.fingerprints.erase("draft-model");
     const std::string fingerprint = loaded.drafts.fingerprint();
     check_same_everywhere(world, "draft-model", fingerprint);

@@ -208,7 +208,7 @@ ModelParts parts_of(const Settings& settings) {
     for (const auto& folder : drafts.models) {
         const engine::ModelConfig config = engine::ModelConfig::load(folder);
         add(config, is_draft_sharded(settings, folder, config) ? settings.tensor_parallel : 1);
-        if (drafts.target_copy) parts.back().max_cached = engine::small_text_window;
+        if (settings.draft->has_two_stages()) parts.back().max_cached = engine::small_text_window;
     }
     if (!drafts.layer.empty()) {
         add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config, *settings.draft).layer,
@@ -238,6 +238,14 @@ std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, con
         bytes += engine::heads_bytes(engine::HeadsConfig::load(drafts.heads, parts.front().config),
                                      precision_of(settings), device);
     return bytes;
+}
+
+bool copy_fits(const Settings& settings, const kernels::Device& device, std::int64_t available) {
+    const std::optional<engine::Precision> copy = draft_copy_precision(settings);
+    if (!settings.draft->chooses_method() || !copy || device.own_memory() || available == 0) return true;
+    const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
+    const engine::Split split(config, 0, static_cast<int>(settings.tensor_parallel));
+    return 2 * settings.tensor_parallel * engine::packed_weight_bytes(config, split, *copy, device) <= available;
 }
 
 std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t held,
@@ -349,12 +357,16 @@ std::string place_of_memory(const kernels::Device& device) {
     return device.own_memory() ? device.place() : ProcessId::mine().host;
 }
 
+std::int64_t corpus_bytes(const Settings& settings) {
+    return draft_folders(settings).corpus.empty() ? 0 : engine::max_corpus_bytes;
+}
+
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks, std::int64_t weights) {
     if (settings.memory > 0) return settings.memory;
     constexpr std::int64_t unknown = std::int64_t{8} << 30;
     if (!device.own_memory()) {
         const std::int64_t available = available_bytes(device, ranks);
-        return (available > 0 ? kv_share(available - weights) : unknown) / ranks;
+        return (available > 0 ? kv_share(available - weights - ranks * corpus_bytes(settings)) : unknown) / ranks;
     }
     const ModelParts parts = parts_of(settings);
     return pages_within(own_room(device, ranks).value() - weights - pass_bytes(settings, parts, device), parts, device);

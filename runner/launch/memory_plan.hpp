@@ -40,6 +40,11 @@ ModelParts parts_of(const Settings& settings);
 /// Bytes of the weights of all parts, as packed by `device`.
 std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device);
 
+/// Of a method that can draft without the target's copy (DraftMethod::alternatives): whether the copy fits into
+/// `available` bytes of the node's memory and leaves as much for keys and values. 0: unknown, it is taken to fit; and a
+/// device with its own memory refuses a job that does not fit (check_memory).
+bool copy_fits(const Settings& settings, const kernels::Device& device, std::int64_t available);
+
 /// KV bytes of an item: the target holds `held` positions, draft models see all `positions`.
 std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t held,
                            std::int64_t positions);
@@ -62,6 +67,9 @@ std::int64_t available_bytes(const kernels::Device& device, int ranks);
 
 /// Name of that memory's place: the device, or this host.
 std::string place_of_memory(const kernels::Device& device);
+
+/// Bytes of host memory that the n-grams of `draft-corpus` take on a rank.
+std::int64_t corpus_bytes(const Settings& settings);
 
 /// KV capacity of a rank in bytes: `memory`, or its share of the free memory if `ranks` share it. `weights`: bytes of
 /// weights that are not loaded yet.

@@ -254,8 +254,18 @@ void ReplicaDriver::finished(const engine::FinishedItem& item) {
     record(record_of(item, loaded_.data->id(key_of(item.index).index)), item);
 }
 
+/// Called before the result is written: an item that is done has its states.
+void ReplicaDriver::write_states(const ResultRecord& record, const engine::TextStates& states) const {
+    std::array<char, 32> name{};
+    std::snprintf(name.data(), name.size(), "%08lld.h5", static_cast<long long>(record.key.index));
+    engine::write_text_states(phase_.settings.hidden_states, name.data(),
+                              checkpoint_identity(phase_.settings, loaded_.fingerprints, loaded_.model->config()),
+                              record.id, states);
+}
+
 void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {
     try {
+        if (item.states) write_states(record, *item.states);
         writer_.append(record, item, item.index);
     } catch (const StorageError& error) {
         note_storage_error(error.what());  // its checkpoint stays, and the next launch finishes the item again

@@ -56,6 +56,7 @@ class ReplicaDriver {
     [[nodiscard]] ResultRecord record_of(const engine::FinishedItem& item, const std::string& id) const;
     void finished(const engine::FinishedItem& item);
     void record_bad_prompt(std::int64_t number, const Prompt& prompt);
+    void write_states(const ResultRecord& record, const engine::TextStates& states) const;
     void record(const ResultRecord& record, const engine::FinishedItem& item);
     bool stop_requested();
     void progress(const engine::ReplicaProgress& progress);

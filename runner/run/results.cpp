@@ -169,10 +169,12 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
 
 double DraftCost::mbsu(const engine::ItemStatistics& statistics) const {
     if (statistics.target_calls == 0) return 0;
-    const double run = static_cast<double>(statistics.draft_calls) / static_cast<double>(statistics.target_calls);
+    const auto calls = static_cast<double>(statistics.target_calls);
+    const double run = static_cast<double>(statistics.draft_calls) / calls;
     const double trees = std::min(run, 1.0);  // per target call
-    return statistics.block_efficiency() /
-           ((levels > 0 ? static_cast<double>(levels) : run) * level + trees * tree + 1);
+    double drafts = (levels > 0 ? static_cast<double>(levels) : run) * level;
+    if (draft_model >= 0) drafts += static_cast<double>(statistics.draft_model_calls) / calls * (draft_model - level);
+    return statistics.block_efficiency() / (drafts + trees * tree + 1);
 }
 
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
@@ -195,6 +197,8 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["accepted_ngram"] = s.accepted_ngram;
     json["accepted_ngram_path"] = s.accepted_ngram_path;
     json["accepted_resampled"] = s.accepted_resampled;
+    json["draft_model_calls"] = s.draft_model_calls;
+    json["accepted_draft_model"] = s.accepted_draft_model;
     json["block_efficiency"] = s.block_efficiency();
     if (drafts) json["mbsu"] = drafts->mbsu(s);
     const double generating = s.seconds - s.prefill_seconds;
@@ -213,7 +217,8 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
                                             {"draft_calls", row.draft_calls},
                                             {"accepted", row.accepted},
                                             {"accepted_ngram", row.accepted_ngram},
-                                            {"accepted_ngram_path", row.accepted_ngram_path}});
+                                            {"accepted_ngram_path", row.accepted_ngram_path},
+                                            {"accepted_draft_model", row.accepted_draft_model}});
     }
     if (!record.loss.buckets.empty()) {
         json["nll"] = record.loss.nll();

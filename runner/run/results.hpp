@@ -66,6 +66,8 @@ struct DraftCost {
     double level = 0;         ///< parameters of the draft models that run per level / the target's parameters
     std::int64_t levels = 0;  ///< levels of each tree; 0: use the measured number of draft calls per target call
     double tree = 0;          ///< what runs once per tree
+    double draft_model =
+        -1;  ///< `level` of steps in which draft models alone draft, where it differs; < 0: it is `level`
 
     [[nodiscard]] double mbsu(const engine::ItemStatistics& statistics) const;
 };

@@ -50,8 +50,9 @@ struct FullDisk : FileCalls {
 /// One round through the writer, as the first rank of a group of one writes it. Returns the error, "" if the round is
 /// durable.
 std::string round_through_writer(const std::filesystem::path& folder, PretendedReplica& replica) {
-    CheckpointWriter writer(folder, small_identity());
-    writer.submit(RoundJob{replica.round, kv_file_name(0, 0, replica.round, 0), 0, 4, replica.kv_sources(0, 20)});
+    CheckpointWriter writer(folder);
+    writer.submit(RoundJob{replica.round, small_identity(), kv_file_name(0, 0, replica.round, 0), 0, 4,
+                           replica.kv_sources(0, 20)});
     writer.wait_idle();
     RoundResult result = writer.poll().at(0);
     if (!result.error.empty()) return result.error;

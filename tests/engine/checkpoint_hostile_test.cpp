@@ -362,6 +362,7 @@ TEST_F(CheckpointHostile, RowsNoRoundWrites) {
          "kv_files/name: expected a KV file of this round"},
         {[](Commit& c) { c.kv_files[0].name = "0-0-1.0.h5"; }, "kv_files/name: expected a KV file of this round"},
         {[](Commit& c) { c.kv_files[0].name = "0-0-0.h5"; }, "kv_files/name: expected a KV file of this round"},
+        {[](Commit& c) { c.kv_files[0].name = "0-0-1.0.draft.h5"; }, "kv_files/name: expected a KV file of this round"},
         {[](Commit& c) { c.kv_files[0].name = ""; }, "kv_files/name: expected a KV file of this round"},
     };
     const Commit good = read_commit(folder.file("0-0-0.h5"));

@@ -335,11 +335,11 @@ TEST(Checkpoint, WriterThreadDoesTheSame) {
     PretendedReplica replica(inner, 0, 0, {{0, 4}});
     replica.start("a", 12);
     {
-        CheckpointWriter writer(inner, small_identity());
+        CheckpointWriter writer(inner);
         EXPECT_TRUE(writer.poll().empty());
         for (int round = 0; round < 3; ++round) {
-            writer.submit(
-                RoundJob{replica.round, kv_file_name(0, 0, replica.round, 0), 0, 4, replica.kv_sources(0, 10)});
+            writer.submit(RoundJob{replica.round, small_identity(), kv_file_name(0, 0, replica.round, 0), 0, 4,
+                                   replica.kv_sources(0, 10)});
             writer.wait_idle();
             const std::vector<RoundResult> written = writer.poll();
             ASSERT_EQ(written.size(), 1U);
@@ -356,7 +356,10 @@ TEST(Checkpoint, WriterThreadDoesTheSame) {
             EXPECT_EQ(committed[0].error, "");
             replica.committed(commit);
         }
-        writer.submit(RoundJob{.round = 3, .kv_name = "", .kv = {}});  // a rank whose heads a lower rank writes
+        writer.submit(RoundJob{.round = 3,
+                               .identity = small_identity(),
+                               .kv_name = "",
+                               .kv = {}});  // a rank whose heads a lower rank writes
         writer.wait_idle();
         const auto none = writer.poll();
         ASSERT_EQ(none.size(), 1U);
@@ -366,7 +369,7 @@ TEST(Checkpoint, WriterThreadDoesTheSame) {
     CheckpointStore store(inner, small_identity(), 0);
     expect_item(store, "a", 30, 41);
     {
-        CheckpointWriter writer(inner, small_identity());
+        CheckpointWriter writer(inner);
         writer.remove({"0-0-2.h5", "0-0-2.0.h5", "not-there", "../checkpoints/0-0-1.h5"});
         writer.wait_idle();
         EXPECT_TRUE(writer.poll().empty());
@@ -381,9 +384,10 @@ TEST(Checkpoint, WriterDropsWhatItHasNotBegun) {
     PretendedReplica replica(folder.path(), 0, 0, {{0, 4}});
     replica.start("a", 12);
     {
-        CheckpointWriter writer(folder.path(), small_identity());
+        CheckpointWriter writer(folder.path());
         for (int round = 0; round < 50; ++round) {
-            writer.submit(RoundJob{round, kv_file_name(0, 0, round, 0), 0, 4, replica.kv_sources(0, 10)});
+            writer.submit(
+                RoundJob{round, small_identity(), kv_file_name(0, 0, round, 0), 0, 4, replica.kv_sources(0, 10)});
         }
     }
     for (const std::string& name : names_in(folder.path())) EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;

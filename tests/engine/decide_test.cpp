@@ -425,6 +425,19 @@ TEST_P(Deciding, DrawsOfWhatIsLeftInChunks) {
     EXPECT_EQ(counts.drawn, 40);
 }
 
+// More chunks than a block keeps in shared memory at once, with the mass in the first, the middle and the last of them.
+TEST_P(Deciding, DrawsFromAnyChunkOfALargeVocabulary) {
+    const std::int64_t vocab = 1024 * 256 + 700;
+    Trees trees(*device_, vocab, "rejection");
+    for (const std::int64_t first : {0L, 131'000L, vocab - 300}) {
+        std::vector<float> row(static_cast<std::size_t>(vocab), -infinity);
+        for (std::int64_t v = first; v < first + 300; ++v) row[static_cast<std::size_t>(v)] = 0.01F * (v % 7);
+        trees.targets.add(row, {});
+        trees.add_certain({});
+    }
+    EXPECT_EQ(trees.compare().drawn, 3);
+}
+
 TEST_P(Deciding, LeavesToTheHostWhatItDoesNotKnow) {
     Rows random(7);
     const std::int64_t vocab = 300;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/error.hpp"
 #include "tests/engine/fabric.hpp"
 #include "tests/engine/remote_device.hpp"
 
@@ -99,6 +100,44 @@ TEST(DeviceGroup, SaysWhyDevicesCouldNotBeConnectedAndGoesOverTheHost) {
                                           "connected: ") +
                                   why);
         }
+    }
+}
+
+/// The message of the error that each rank gets.
+std::vector<std::string> refusals_of(Fabric& fabric) {
+    auto groups = testing::make_thread_groups(static_cast<int>(fabric.addresses.size()));
+    std::vector<std::string> messages(groups.size());
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < groups.size(); ++r) {
+        threads.emplace_back([&, r] {
+            RemoteDevice device(kernels::make_cpu_device(kernels::CpuVariant::reference, 1));
+            FabricLinks links(fabric, device, fabric.addresses[r]);
+            device.device_links = &links;
+            std::string notice;
+            try {
+                static_cast<void>(make_device_group(device, *groups[r], notice));
+            } catch (const InputError& error) {
+                messages[r] = error.what();
+            }
+            EXPECT_EQ(notice, "");
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    return messages;
+}
+
+TEST(DeviceGroup, DoesNotReplaceSumsThatOnlyTheLibraryGives) {
+    constexpr auto library = kernels::SumOrder::library;
+    Fabric connected{.addresses = {"a/0", "a/1"}, .order = library};
+    EXPECT_EQ(refusals_of(connected), std::vector<std::string>(2));
+    Fabric shared{.addresses = {"a/0", "a/0"}, .order = library};
+    Fabric cut{.addresses = {"a/0", "a/1"}, .rank_that_cannot_join = 1, .order = library};
+    for (const auto& [fabric, got] :
+         {std::pair{&shared, "two ranks on one GPU, or a rank without one"}, {&cut, "the cable is out"}}) {
+        EXPECT_EQ(refusals_of(*fabric),
+                  std::vector<std::string>(2, std::string("job: all-reduce: expected a GPU for each rank, connected by "
+                                                          "NCCL, got ") +
+                                                  got + "; use all-reduce = ordered"));
     }
 }
 

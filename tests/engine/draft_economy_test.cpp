@@ -64,7 +64,32 @@ TEST(DraftEconomy, ALevelPaysWhereItsChanceIsWorthItsPass) {
                         .models = {.accepted = 1, .expected = 1}});
     }
     EXPECT_NEAR(economy.min_level_probability(), 5e-4 / 2.2e-3, 0.01);
+    EXPECT_NEAR(economy.min_node_probability(), 2e-4 / 2.2e-3, 0.01);
     EXPECT_NEAR(economy.min_probability(), 4 * 2e-4 / 2.2e-3, 0.02);
+}
+
+// A copy that is right 0.9 of the time and brings 3 tokens then; its pass costs 0.27 of a token's 2.2 ms.
+TEST(DraftEconomy, NgramsStandInForAPassWhereTheyLoseLessThanItCosts) {
+    DraftEconomy economy;
+    EXPECT_EQ(economy.sure_probability(), 1) << "nothing is known of the copy";
+    const auto learn = [&](double copys_seconds, double ngrams_accepted) {
+        for (int i = 0; i < 4000; ++i) {
+            const bool right = i % 10 != 0;
+            economy.record({.rows = 4,
+                            .seconds = 1.6e-3,
+                            .draft_passes = 1,
+                            .draft_seconds = copys_seconds,
+                            .tokens = 1,
+                            .ngrams = {.accepted = ngrams_accepted, .expected = 1},
+                            .models = {.accepted = right ? 3.0 : 0.0, .expected = 3},
+                            .first_drafts = 1,
+                            .right_first_drafts = right ? 1 : 0});
+        }
+        return economy.sure_probability();
+    };
+    EXPECT_NEAR(learn(6e-4, 1), 0.9 - 6e-4 / 2.2e-3 / 3, 0.02);
+    EXPECT_NEAR(learn(1e-6, 1), 0.9, 0.02) << "a pass that costs nothing";
+    EXPECT_EQ(learn(6e-4, 0.5), 1) << "n-grams that promise twice as much as they keep";
 }
 
 // A pass during which another process had the core must not make rows look expensive.

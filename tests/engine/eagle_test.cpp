@@ -33,6 +33,9 @@ TEST(Eagle, CoupledGivesTheTextOfPlainDecoding) {
             EXPECT_GT(result.sum.accepted, 20) << tree;
         }
     }
+    Job sized = layer_job("eagle", VerifyRule::coupled, layer);
+    sized.options.draft.tree = "auto";
+    EXPECT_EQ(tokens_of(launch(sized).items), plain_texts(sized));
     Job split = layer_job("eagle", VerifyRule::coupled, layer);
     for (const int ranks : {2, 4}) {
         split.ranks = ranks;
@@ -230,6 +233,30 @@ TEST(DynamicTree, KeepsTheBestOfAllCandidates) {
     EXPECT_EQ(tree.parent, (std::vector<std::int32_t>{-1, 0, 0, 1, 2}));
     EXPECT_FLOAT_EQ(tree.probability[3], 0.3F);
     EXPECT_FLOAT_EQ(tree.probability[4], 0.27F);
+}
+
+// Nodes that do not pay are left out, and those whose children would not pay are not expanded: each tree has its own
+// size.
+TEST(DynamicTree, LeavesOutWhatDoesNotPay) {
+    const auto method = make_dynamic_tree({.width = 2, .depth = 2, .max_nodes = 4});
+    const auto grown = [&](const TreePrices& prices, std::size_t expanded) {
+        TokenTree tree;
+        tree.reset(9);
+        const auto growth = method->begin(tree, Noise{1, Noise::Kind::silent}, 5, 2, TreeLimits::none, prices);
+        std::vector<Distribution> root{distribution({0.6, 0.3, 0.1})};
+        growth->grow(root);
+        EXPECT_EQ(growth->wanted().size(), expanded);
+        std::vector<Distribution> next{distribution({0.5, 0.4, 0.1}), distribution({0.9, 0.05, 0.05})};
+        if (next.resize(expanded); expanded > 0) growth->grow(next);
+        EXPECT_TRUE(growth->wanted().empty());
+        return tree.token;
+    };
+    using Tokens = std::vector<std::int32_t>;
+    EXPECT_EQ(grown({.node = 0.28}, 2), (Tokens{9, 0, 1, 0}));
+    EXPECT_EQ(grown({.node = 0.5}, 2), (Tokens{9, 0}));
+    EXPECT_EQ(grown({.node = 0.7}, 2), (Tokens{9}));
+    EXPECT_EQ(grown({.level = 0.5}, 1), (Tokens{9, 0, 1, 0, 1}));
+    EXPECT_EQ(grown({.level = 0.7}, 0), (Tokens{9, 0, 1}));
 }
 
 // The demo's trained layer: chains of its drafts are right more often than not, in chains and more so in trees.

@@ -22,6 +22,7 @@ struct Fabric {
     int rank_that_cannot_join = -1;
     bool no_id = false;
     std::string address_without_library = "none";
+    kernels::SumOrder order = kernels::SumOrder::fixed;
     std::vector<std::unique_ptr<Group>> groups = make_thread_groups(static_cast<int>(addresses.size()));
     std::atomic<int> sums{0}, gathers{0}, finished{0};
 };
@@ -72,6 +73,8 @@ class FabricLinks final : public kernels::DeviceLinks {
         if (rank == fabric_.rank_that_cannot_join) throw std::runtime_error("the cable is out");
         return std::make_unique<FabricLink>(fabric_, device_, rank);
     }
+
+    [[nodiscard]] kernels::SumOrder sum_order() const override { return fabric_.order; }
 
   private:
     Fabric& fabric_;

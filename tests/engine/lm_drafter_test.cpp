@@ -171,13 +171,34 @@ TEST(LmDrafter, CoupledAtTemperatureZero) {
     }
 }
 
+// Greedy drafts are the draft model's most probable tokens, whatever the noise. Those of the target itself are what a
+// greedy target emits, also under the sampling rules; without noise in the drafts the text stays that of `coupled`.
+TEST(LmDrafter, DraftTemperatureZeroIsGreedy) {
+    Job job{base_options()};
+    job.generation.sampling = {.temperature = 0};
+    job.options.draft.method = "ar";
+    const Texts expected = tokens_of(launch(job).items);
+    job.options.draft.method = "sd";
+    job.options.draft.tree = "4";
+    job.options.draft.model_temperature = 0;
+    job.draft_models = {tiny_model};
+    for (const char* verify : {"coupled", "rejection", "multi-round", "k-seq", "recursive"}) {
+        job.options.verify = verify;
+        const JobResult result = launch(job);
+        EXPECT_EQ(tokens_of(result.items), expected) << verify;
+        EXPECT_LE(result.sum.target_calls, 5 * 60 / 5) << verify << ": all accepted";
+    }
+    job.generation = base_generation();
+    job.options.verify = "coupled";
+    EXPECT_EQ(tokens_of(launch(job).items), plain());
+}
+
 // If the target drafts for itself, every first guess is right, under the shared noise and under a sampling rule. This
 // shows that the draft's KV is that of the accepted path, at the right positions.
 TEST(LmDrafter, TheTargetItselfDraftsWithoutAnError) {
     for (const Method& method : methods) {
         if (method.models > 1) continue;
         for (const std::string verify : {"coupled", method.verify}) {
-            if (verify == "k-seq") continue;  // its discount rejects even if p = q
             Job job = job_of(method, verify);
             job.draft_models = {tiny_model};
             job.options.batch = 2;

@@ -47,7 +47,7 @@ TEST(Lyanna, CoupledGivesTheTextOfPlainDecoding) {
     }
     Job job = layer_job("lyanna", VerifyRule::coupled, hot);
     const LyannaTexts plain = plain_texts(job);
-    for (const char* tree : {"1", "3", "10x4:20"}) {
+    for (const char* tree : {"1", "3", "10x4:20", "auto"}) {
         job.options.draft.tree = tree;
         EXPECT_EQ(tokens_of(launch(job).items), plain) << tree;
     }

@@ -17,7 +17,7 @@ namespace {
 std::vector<std::int32_t> tokens_of(const Successors* successors) {
     std::vector<std::int32_t> tokens;
     if (successors != nullptr) {
-        for (const Successor& s : successors->list) tokens.push_back(s.token);
+        for (const Successor& s : successors->list()) tokens.push_back(s.token);
     }
     return tokens;
 }

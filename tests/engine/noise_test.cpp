@@ -32,12 +32,14 @@ TEST(Noise, BoundIsNoLess) {
         for (std::int32_t v = 0; v < 5000; ++v) {
             const auto gumbel = static_cast<double>(row.gumbel(v));
             ASSERT_GE(row.gumbel_bound(v), gumbel);
+            ASSERT_NEAR(std::log(row.exp_gumbel_bound(v)), row.gumbel_bound(v), 2e-5);
             if (gumbel > 0) {
                 ASSERT_LT(row.gumbel_bound(v), gumbel + 2);
             }
         }
     }
     EXPECT_EQ(NoiseRow::silence(1).gumbel_bound(5), 0);
+    EXPECT_EQ(NoiseRow::silence(1).exp_gumbel_bound(5), 1);
 }
 
 // The noise decides every generated text: these properties must not change.

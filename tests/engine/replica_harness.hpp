@@ -93,6 +93,7 @@ struct JobResult {
     std::map<std::int64_t, FinishedItem> items;
     ReplicaOutcome outcome;
     ItemStatistics sum;
+    std::vector<std::string> damage;  // of checkpoints, as reported
 };
 
 inline std::vector<std::int32_t> prompt_of(std::int64_t item) {
@@ -187,6 +188,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                     result.items[item.index] = std::move(item);
                 };
                 hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.damaged = [&](const std::string& line) { result.damage.push_back(line); };
                 hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
                 hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
                 Replica replica(*model, group, tokenizer, options, hooks);
@@ -208,6 +210,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.accepted_ngram += item.statistics.accepted_ngram;
         result.sum.accepted_ngram_path += item.statistics.accepted_ngram_path;
         result.sum.accepted_resampled += item.statistics.accepted_resampled;
+        result.sum.draft_model_calls += item.statistics.draft_model_calls;
+        result.sum.accepted_draft_model += item.statistics.accepted_draft_model;
         result.sum.branched_trees += item.statistics.branched_trees;
         result.sum.resumes += item.statistics.resumes;
         result.sum.recomputed_rows += item.statistics.recomputed_rows;

@@ -199,6 +199,75 @@ TEST(SelfDrafter, ACorpusOfItsOwnTextsGainsAndChangesNothing) {
     EXPECT_GT(again.sum.accepted, before.sum.accepted + 50);
 }
 
+// Where n-grams are sure enough they begin the tree, and one pass of the copy reads them all: its drafts below are
+// those of a text that already goes on so.
+TEST(SelfDrafter, SureNgramsTakeThePlaceOfPasses) {
+    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
+    DraftOptions options;
+    options.method = "self";
+    options.tree = "auto";
+    options.partial_cache = {.mode = PartialMode::full};
+    options.models = {model.get()};
+    const auto drafter = make_drafter({options, model.get()});
+    PagePool pool(*device, model->kv_layout(), std::int64_t{1} << 30);
+    Tokens text;
+    for (std::int32_t i = 0; i < 52; ++i) text.push_back(11 + i % 5);
+
+    const auto propose = [&](const Tokens& context, double sure, std::int64_t depth) {
+        KvSequence kv(pool);
+        EXPECT_TRUE(kv.reserve(std::ssize(context)));
+        std::vector<ForwardRow> rows;
+        for (std::size_t i = 0; i + 1 < context.size(); ++i)
+            rows.push_back(text_row(context[i], static_cast<std::int64_t>(i)));
+        const KvView view = kv.view();
+        model->forward({.rows = rows, .sequences = std::span(&view, 1)});
+        kv.set_committed(std::ssize(rows));
+        const auto sequence = drafter->make_sequence({.id = "", .prompt_tokens = 1});
+        sequence->begin(context);
+        const SamplingParams greedy{.temperature = 0};
+        TokenTree tree;
+        tree.reset(context.back());
+        Proposal proposal{.sequence = sequence.get(),
+                          .context = context,
+                          .noise = {1, Noise::Kind::silent},
+                          .sampling = &greedy,
+                          .kv = &kv,
+                          .text_depth = depth,
+                          .max_depth = depth,
+                          .max_width = 1,
+                          .min_probability = 2,  // n-grams extend no tree here
+                          .prices = {.sure_ngram = sure},
+                          .tree = &tree};
+        drafter->propose(std::span(&proposal, 1));
+        return std::pair(tree, proposal.draft_calls);
+    };
+    const auto [alone, passes] = propose(text, 1, 3);
+    EXPECT_EQ(alone.ngram_chain(), 0);
+    EXPECT_EQ(passes, 3);
+
+    const auto [all_sure, none] = propose(text, 0.5, 3);
+    EXPECT_EQ(all_sure.token, (Tokens{12, 13, 14, 15}));
+    EXPECT_EQ(all_sure.ngram_chain(), 3);
+    EXPECT_EQ(none, 1) << "n-grams alone count as one draft";
+
+    text.insert(text.begin() + 30, {41, 42, 43});
+    text.insert(text.begin() + 20, {41, 42, 43, 44});  // 43 is sure behind 42, and nothing behind 43
+    text.insert(text.end(), {41, 42});
+    const auto [mixed, few] = propose(text, 0.55, 5);
+    const std::int64_t sure = mixed.ngram_chain();
+    ASSERT_GT(sure, 0);
+    ASSERT_LT(sure, 5);
+    EXPECT_EQ(few, 5 - sure);
+    EXPECT_EQ(mixed.num_nodes(), 6);
+    Tokens longer = text;
+    longer.insert(longer.end(), mixed.token.begin() + 1, mixed.token.begin() + 1 + sure);
+    const auto [below, calls] = propose(longer, 1, 5 - sure);
+    EXPECT_EQ(calls, few);
+    EXPECT_TRUE(std::equal(below.token.begin() + 1, below.token.end(), mixed.token.begin() + 1 + sure));
+}
+
 TEST(SelfDrafter, PlansCountItsNodes) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
@@ -250,7 +319,7 @@ TokenTree grown(const Distribution& p, const BeamOptions& beams, const Noise& no
     TokenTree tree;
     tree.reset(0);
     const auto method = make_rsd_s(beams);
-    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, min_probability);
+    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, {.level = min_probability});
     while (!growth->wanted().empty()) {
         std::vector<Distribution> drafts(growth->wanted().size(), p);
         growth->grow(drafts);

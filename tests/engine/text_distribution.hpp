@@ -38,13 +38,15 @@ inline Distribution next_token(Model& model, const SamplingParams& sampling, con
     return LogitsPipeline(sampling, model.config().vocab_size).apply(result.logits.all(), {context, {}});
 }
 
-/// The probabilities of all texts after `prompt`.
+/// The probabilities of all texts of `length` tokens that `folder`'s model may write after `prompt`.
 inline std::map<std::vector<std::int32_t>, double> texts_after(const std::vector<std::int32_t>& prompt,
-                                                               const SamplingParams& sampling) {
+                                                               const SamplingParams& sampling,
+                                                               const std::filesystem::path& folder = tiny_model,
+                                                               std::int64_t length = texts_of_tokens) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
-    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
-    return joint_distribution(texts_of_tokens, [&](const std::vector<std::int32_t>& text) {
+    const auto model = Model::load(folder, Precision::bf16, *device, *group);
+    return joint_distribution(length, [&](const std::vector<std::int32_t>& text) {
         std::vector<std::int32_t> context = prompt;
         context.insert(context.end(), text.begin(), text.end());
         return next_token(*model, sampling, context);

@@ -41,16 +41,17 @@ struct World {
     CostModel target, draft;
     std::vector<double> chances;  ///< probability that the draft at this place of a level is right
     std::int64_t sequences = 1;
-    CostModel believed = target;  ///< the chooser's prior
-    double draft_surprise = 1;    ///< measured draft time / modelled draft time
-    double after_drafts = 1;      ///< slowdown of a pass that follows drafts
-    double noise = 0;             ///< of the chooser's clock: only adds time, rarely a lot
-    double interruption = 0;      ///< length of the pauses that other processes cause, about as long in all as the work
+    CostModel believed = target;   ///< the chooser's prior
+    double draft_surprise = 1;     ///< measured draft time / modelled draft time
+    double after_drafts = 1;       ///< slowdown of a pass that follows drafts
+    double noise = 0;              ///< of the chooser's clock: only adds time, rarely a lot
+    std::int64_t reuse_every = 0;  ///< > 0: each so many-th step tries what was left of the one before, at no drafting
+    double interruption = 0;  ///< length of the pauses that other processes cause, about as long in all as the work
     TreeChooser chooser{family, believed, {draft}};
     std::mt19937 random{7}, disturbance{11};
 
     double clock = 0;
-    std::int64_t steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, late = 0;
+    std::int64_t steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, levels = 0, late = 0;
     TreeLimits last{};
 
     [[nodiscard]] double seen(double seconds) {
@@ -68,6 +69,8 @@ struct World {
     }
     [[nodiscard]] double loss() const { return clock / (static_cast<double>(tokens) * plain_token()) - 1; }
 
+    [[nodiscard]] bool reuses() const { return reuse_every > 0 && last.depth > 0 && steps % reuse_every == 1; }
+
     /// A tree whose accepted path is known. The nodes of a level are children of the accepted node above, or of the
     /// first node if none was accepted.
     std::pair<TokenTree, std::vector<std::int32_t>> grow() {
@@ -75,6 +78,10 @@ struct World {
         tree.reset(0);
         std::vector<std::int32_t> accepted;
         std::int32_t parent = 0;
+        if (reuses()) {
+            tree.add(0, 0, Origin::resampled);
+            return {tree, accepted};
+        }
         for (std::int64_t level = 0; level < last.depth; ++level) {
             const std::int32_t first = tree.num_nodes();
             for (std::int64_t i = 0; i < family.fan_out(level, last.width); ++i)
@@ -108,6 +115,8 @@ struct World {
             const std::int64_t rows = level == 0 ? 1 + unread : last.width;
             taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
         }
+        taken.reuses_drafts = reuses();
+        if (taken.reuses_drafts) taken.draft_seconds *= 0.05;
         taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
         if (last.depth > 0 || late == 0) taken.forward_seconds *= after_drafts;
         late = last.depth > 0 ? 0 : late + 1;
@@ -119,11 +128,12 @@ struct World {
         nodes += taken.rows - sequences;
         ++steps;
         drafted_steps += last.depth > 0 ? 1 : 0;
+        levels += last.depth;
     }
     void run(int count) {
         for (int i = 0; i < count; ++i) step();
     }
-    void forget() { clock = 0, steps = 0, drafted_steps = 0, tokens = 0, nodes = 0; }
+    void forget() { clock = 0, steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, levels = 0; }
 
     /// Tokens per second of a fixed tree with the same acceptance at each level.
     [[nodiscard]] double fixed_rate(TreeLimits tree) const {
@@ -207,6 +217,23 @@ TEST(TreeChooser, ComesNearTheBestFixedTree) {
                 EXPECT_GT(world.rate(), 0.97 / world.plain_token());
             }
         }
+    }
+}
+
+// A step that tries what an earlier draft has left takes hardly any time to draft. Trees must not get deeper for it.
+TEST(TreeChooser, ReusedDraftsDoNotMakeDraftsLookCheap) {
+    for (const std::int64_t every : {0, 2, 3}) {
+        World world{.family = family_of("sd"),
+                    .target = memory_bound(1),
+                    .draft = memory_bound(0.3),
+                    .chances = {0.8},
+                    .reuse_every = every};
+        world.run(500);
+        world.forget();
+        world.run(1000);
+        const double depth = static_cast<double>(world.levels) / static_cast<double>(world.drafted_steps);
+        EXPECT_GT(depth, 2) << every;
+        EXPECT_LT(depth, 5) << every << ": three levels gain most";
     }
 }
 
@@ -452,6 +479,26 @@ TEST(Acceptance, NgramsSayNothingAboutModels) {
     }
     EXPECT_LT(acceptance.chances(0, 1)[0], 0.05);
     EXPECT_EQ(acceptance.deepest(), 0);
+}
+
+// A model that drafts below n-grams is judged by its own first draft, if the text got there.
+TEST(Acceptance, AModelBelowNgramsBeginsThere) {
+    Acceptance acceptance(family_of("sd"));
+    for (int i = 0; i < 300; ++i) {
+        TokenTree tree;
+        tree.reset(0);
+        const std::int32_t first = tree.add(0, 1, Origin::ngram);
+        const std::int32_t second = tree.add(first, 2, Origin::ngram);
+        const std::int32_t model = tree.add(second, 3, Origin::model);
+        EXPECT_EQ(tree.ngram_chain(), 2);
+        std::vector<std::int32_t> accepted;
+        if (i % 3 == 0) accepted = {first};  // nobody knows what the model's draft was worth
+        if (i % 3 == 1) accepted = {first, second};
+        if (i % 3 == 2) accepted = {first, second, model};
+        acceptance.record(tree, accepted, false, 1);
+    }
+    EXPECT_NEAR(acceptance.chances(0, 1)[0], 0.5, 0.02);
+    EXPECT_EQ(acceptance.deepest(), 1);
 }
 
 TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {

@@ -41,6 +41,7 @@ std::vector<Case> cases() {
             all.push_back({dtype, 32, 1, 1, 300, 90, tree, 1000});  // longer than the text
         }
     }
+    all.push_back({DType::bf16, 8, 1, 1, 70'000, 1, true});  // more chunks than a block of a GPU's merge has threads
     return all;
 }
 

@@ -2,6 +2,7 @@
 // the CPU's, but an element of y depends only on its own row and output, whatever kernel and tile compute it.
 #include <set>
 
+#include "kernels/cuda/matmul_split.hpp"
 #include "kernels/cuda/weight_layout.hpp"
 #include "tests/kernels/kernels_testing.hpp"
 
@@ -168,6 +169,21 @@ TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
 
 TEST_P(GpuMatmul, HaveACeiling) {
     EXPECT_GT(GetParam().make(1)->measure_peak_flops(), 0.0);
+}
+
+// An A100 has 108 multiprocessors, an H100 132.
+TEST(SplitOfSlices, UnloadsTheBusiestMultiprocessor) {
+    using cuda::split_of_slices;
+    EXPECT_EQ(split_of_slices(128, 8, 8, 108), 2) << "20 multiprocessors would compute two tiles, the others one";
+    EXPECT_EQ(split_of_slices(128, 8, 8, 132), 1) << "one tile each: smaller parts would not end earlier";
+    EXPECT_EQ(split_of_slices(64, 8, 8, 132), 2);
+    EXPECT_EQ(split_of_slices(33, 8, 8, 132), 4);
+    EXPECT_EQ(split_of_slices(1, 8, 8, 132), 8);
+    EXPECT_EQ(split_of_slices(160, 8, 8, 132), 2);
+    EXPECT_EQ(split_of_slices(10'000, 8, 8, 132), 1);
+    EXPECT_EQ(split_of_slices(10'000, 8, 4, 132), 2) << "a block has at most four slices";
+    EXPECT_EQ(split_of_slices(1, 1, 8, 132), 1) << "a slice is not divided";
+    EXPECT_EQ(split_of_slices(2, 2, 4, 132), 2);
 }
 
 TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {

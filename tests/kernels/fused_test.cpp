@@ -4,17 +4,21 @@
 namespace longhaul::kernels::testing {
 namespace {
 
-/// 1 thread, and 3, whose shares end inside matrices.
+/// Processors with 1 thread, and with 3, whose shares end inside matrices; GPUs.
 class FusedContract : public ContractTest {
   protected:
     template <typename Check>
     static void on_devices(Check check) {
-        for (const int threads : {1, 3}) {
+        const bool is_gpu = GetParam().name.starts_with("cuda");
+        for (const int threads : is_gpu ? std::vector{1} : std::vector{1, 3}) {
             SCOPED_TRACE(::testing::Message() << threads << " threads");
             check(*GetParam().make(threads));
         }
     }
 };
+
+/// With shapes that matter to processors alone.
+class FusedOnProcessors : public FusedContract {};
 
 const std::vector<DType> weight_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
 const std::vector<std::int64_t> row_counts = {1, 2,  3,  4,  5,  7,
@@ -44,8 +48,38 @@ class Weights {
     std::vector<std::byte> bytes_;
 };
 
+/// A pass of which some rows are prompt rows.
+class PassOfPrompts {
+  public:
+    PassOfPrompts(Device& device, std::int64_t num_rows, std::int64_t first_prompt_row, std::int64_t num_prompt_rows)
+        : device_(device),
+          page_(device,
+                device.kv_page_bytes({.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 1, .head_dim = 2})),
+          pages_{page_.data()},
+          rows_(static_cast<std::size_t>(num_rows), AttentionRow{.position = 0, .in_pages = 1}),
+          first_(first_prompt_row),
+          count_(num_prompt_rows) {
+        sequence_ = {pages_, {}};
+    }
+    void begin() const {
+        device_.begin_pass({.sequences = {&sequence_, 1},
+                            .rows = rows_,
+                            .slots = {},
+                            .first_prompt_row = first_,
+                            .num_prompt_rows = count_});
+    }
+
+  private:
+    Device& device_;
+    Buffer page_;
+    std::vector<std::byte*> pages_;
+    AttentionSequence sequence_;
+    std::vector<AttentionRow> rows_;
+    std::int64_t first_, count_;
+};
+
 /// Gate and up rows that fill blocks of 16, that span several pieces of work, and that do neither.
-TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
+TEST_P(FusedOnProcessors, GatedMatmulIsMatmulThroughSilu) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
         Numbers numbers(81);
@@ -77,7 +111,7 @@ TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
 }
 
 /// The matmul after a gated matmul packs its inputs in parts, as the threads wrote them.
-TEST_P(FusedContract, MatmulOfGatedRowsIsAsBefore) {
+TEST_P(FusedOnProcessors, MatmulOfGatedRowsIsAsBefore) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
         Numbers numbers(85);
@@ -210,14 +244,52 @@ TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
     EXPECT_THROW(device->matmul(gated, x.data(), Weights::inputs, 1, sums.as<float>()), std::logic_error);
 }
 
-/// The CPU variants, and the reference. (GPUs and the reference run the two operations separately.)
 std::vector<DeviceCase> processors() {
     std::vector<DeviceCase> devices = exact_devices();
     devices.back() = device_case(CpuVariant::reference);
     return devices;
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, FusedContract, ::testing::ValuesIn(processors()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, FusedContract, ::testing::ValuesIn(all_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, FusedOnProcessors, ::testing::ValuesIn(processors()), name_of);
+
+/// A GPU: gates in tiles of 16 outputs for few and many rows, in blocks that compute all slices or a part of them, and
+/// in rows that a library multiplies.
+class FusedOnGpus : public ContractTest {};
+
+TEST_P(FusedOnGpus, GatedMatmulIsMatmulThroughItsGate) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(1);
+    Numbers numbers(86);
+    const PassOfPrompts pass(*device, 150, 20, 100);
+    for (const DType dtype : weight_types) {
+        const DType act = act_type(dtype);
+        for (const std::int64_t width : {3, 64, 140}) {
+            const Gate gate = width % 4 == 0 ? Gate::silu : Gate::gelu;
+            const Weights weights(numbers, 2 * width);
+            const Matrix plain = weights.pack(*device, dtype), gated = weights.pack_gated(*device, dtype);
+            for (const std::int64_t num_rows : {1, 9, 17, 40, 150}) {
+                const bool of_pass = num_rows == 150;
+                const std::int64_t stride = width + width % 3 * 16;
+                const OnDevice x(*device, rounded(numbers.normals(num_rows * Weights::inputs), act));
+                const Buffer sums(*device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
+                const auto size = static_cast<std::size_t>(num_rows * stride) * bytes_of(act);
+                Guarded expected(*device, size), actual(*device, size);
+                if (!of_pass) device->begin_pass({});
+                if (of_pass) pass.begin();
+                device->layer_matmul(plain, x.data(), Weights::inputs, num_rows, sums.as<float>());
+                device->gate_mul(gate, sums.as<float>(), num_rows, width, act, expected.data(), stride);
+                device->gated_matmul(gated, gate, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
+                                     actual.data(), stride);
+                EXPECT_TRUE(actual.intact());
+                ASSERT_TRUE(comparison.equal(expected, actual, act))
+                    << "type " << static_cast<int>(dtype) << ", " << num_rows << " rows of " << width;
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, FusedOnGpus, ::testing::Values(exact_gpu(), tensor_gpu(), library_gpu()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

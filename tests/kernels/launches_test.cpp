@@ -165,6 +165,44 @@ TEST_F(LaunchesTest, TheListThatCameLeastRecentlyIsForgotten) {
     EXPECT_EQ(run("b1"), (Lines{"b1"}));
 }
 
+// More shapes than there is room for, in turn: the least recently used graph would always be the next one needed.
+TEST_F(LaunchesTest, GraphsThatAreUsedAreNotDroppedForOthersAsFrequent) {
+    make({.min_calls = 1, .max_graph_calls = 8});
+    int num_new = 0, num_graphs = 0;
+    for (int round = 0; round < 10; ++round) {
+        for (const char* text : {"a1 b1", "b1 c1", "c1 d1", "d1 e1", "e1 f1", "f1 g1", "g1 h1"}) {
+            for (const std::string& line : run(text)) {
+                num_new += line == "new" ? 1 : 0;
+                num_graphs += line.starts_with("graph") ? 1 : 0;
+            }
+        }
+    }
+    EXPECT_EQ(num_new, 4);
+    EXPECT_EQ(num_graphs, 4 * 9);
+    EXPECT_EQ(log_.num_graphs, 4);
+}
+
+TEST_F(LaunchesTest, AFrequentListTakesThePlaceOfARareOne) {
+    make({.min_calls = 1, .max_graph_calls = 4});
+    for (const char* text : {"a1 b1", "a1 b1", "b1 c1", "b1 c1", "b1 c1"}) run(text);
+    EXPECT_EQ(log_.num_graphs, 2);
+    EXPECT_EQ(run("c1 d1"), (Lines{"c1 d1"}));
+    EXPECT_EQ(run("c1 d1"), (Lines{"c1 d1"})) << "as rare as the rarest graph";
+    EXPECT_EQ(run("c1 d2"), (Lines{"new", "graph c1 d2"}));
+    EXPECT_EQ(log_.num_graphs, 2);
+    EXPECT_EQ(run("b1 c1"), (Lines{"graph b1 c1"}));
+    EXPECT_EQ(run("a1 b1"), (Lines{"a1 b1"})) << "its graph was dropped";
+}
+
+// A list that becomes rare loses its place in time, however often it was launched before.
+TEST_F(LaunchesTest, FrequencyIsForgotten) {
+    make({.min_calls = 1, .max_lists = 4, .max_graph_calls = 1});
+    for (int i = 0; i < 1000; ++i) run("a1");
+    int until = 0;
+    while (run("b1") != (Lines{"graph b1"}) && until < 10'000) ++until;
+    EXPECT_LT(until, 64 * 10);
+}
+
 TEST_F(LaunchesTest, WhereMemoryEndsThereAreNoGraphs) {
     make({.min_calls = 1});
     run("a1");

@@ -1,5 +1,8 @@
 // A GPU that leaves the matmuls of prompt rows to a library: which rows those are, and that a row's result does not
 // depend on the other rows or on its place.
+#include <set>
+
+#include "kernels/cuda/block_library.hpp"
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -124,6 +127,17 @@ TEST_P(PromptMatmul, AlgorithmsThatTreatRowsDifferentlyAreNotTaken) {
     EXPECT_TRUE(choices[1].starts_with("prompts times 76 x 512: ")) << choices[1];
     if (GetParam().name != "cuda_cublas_emulated") return;
     EXPECT_EQ(choices[1], "prompts times 76 x 512: emulated, plain loops");
+}
+
+// The log names the algorithm of a matrix, which decides the bits.
+TEST_P(PromptMatmul, EachAlgorithmHasANameOfItsOwn) {
+    const cuda::Stream stream;
+    const auto library = cuda::make_block_library(stream);
+    for (const cuda::BlockShape& shape : {cuda::BlockShape{80, 512, 512}, {4096, 4096, 4096}, {1024, 14336, 14336}}) {
+        std::set<std::string> names;
+        for (int i = 0; i < library->num_algorithms(shape); ++i) names.insert(library->describe(shape, i));
+        EXPECT_EQ(static_cast<int>(names.size()), library->num_algorithms(shape));
+    }
 }
 
 TEST_P(PromptMatmul, RowsThatAPassHasNotAreRefused) {

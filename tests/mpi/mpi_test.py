@@ -293,7 +293,7 @@ def damaged(bench):
 
 
 def replay(bench):
-    """draft = replay: an earlier run's tokens as drafts give the same text, even if some are wrong."""
+    """draft = replay: an earlier run's tokens as drafts give the same text, even if some are wrong. A sampling rule replays only what it did not write."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
     job = bench.job(max_tokens=200)
     plain = bench.folder / "plain"
@@ -307,6 +307,12 @@ def replay(bench):
     check(digest(bench.folder / "again") == digest(recorded), "the same bytes")
     drafted, accepted = (sum(line[key] for line in statistics(bench.folder / "again")) for key in ("drafted", "accepted"))
     check(0 < accepted < drafted, f"{accepted} of {drafted} drafts accepted")
+    sampled = bench.folder / "sampled"
+    expect(bench.run(job, 2, f"--output={sampled}", "--draft=ar", "--verify=recursive", "--token-ids=true"), 0, "plain decoding under recursive")
+    under_recursive = (*options, "--verify=recursive", f"--output={bench.folder}/under-recursive")
+    refused = expect(bench.run(job, 2, *under_recursive, f"--replay-run={sampled}"), 2, "a recording that is not independent")
+    check("replay-run: expected a run with verify = coupled" in refused.error_lines()[0], refused.errors)
+    expect(bench.run(job, 2, *under_recursive, f"--replay-run={recorded}"), 0, "an independent recording")
 
 
 def logprobs(bench):

@@ -149,7 +149,15 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"bench", "speculation", "--rounds=0"}, "rounds: expected a number from 1 to 1000, got '0'"},
         {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
         {{"bench", "decode", "--shape=2b"},
-         "shape: expected 1.1b, 1.1b-window, 135m, 3b, 8b, gemma3-1b or mistral-7b, got '2b'"},
+         "shape: expected 1.1b, 1.1b-window, 115m, 135m, 3b, 7b, 8b, gemma3-1b or mistral-7b, got '2b'"},
+        {{"bench", "speculation", "--acceptance=0.5,1.5"},
+         "acceptance: expected numbers from 0 to 1, such as 0.5,0.7, got '0.5,1.5'"},
+        {{"bench", "speculation", "--draft-shape=115m", "--draft=medusa"},
+         "draft: expected a method over language models with a fixed draft-tree, got medusa with 3,3,3"},
+        {{"bench", "speculation", "--draft=sd"},
+         "draft: expected --draft-shape with it, got none; it names the draft model's shape"},
+        {{"bench", "decode", "--draft-shape=115m"},
+         "acceptance, draft-shape, draft: expected with bench speculation alone, got them with decode"},
         {{"inspect", "m", "--jsn"},
          "unknown option '--jsn': expected an option of `longhaul inspect`, got '--jsn'; did you mean 'json'?"},
     };
@@ -282,6 +290,23 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
 }
 
+TEST_F(Cli, InspectTellsADraftLayersShape) {
+    const std::string demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path().string();
+    const std::pair<std::string, std::vector<const char*>> folders[] = {
+        {demo + "/eagle", {"draft               eagle\n", "layout              EAGLE 1 and 2\n"}},
+        {demo + "/lyanna", {"layout              lyanna\n", "token info rank     64\n", "hot tokens          all\n"}},
+        {LONGHAUL_TEST_DATA "/eagle/eagle3-llama", {"layout              EAGLE-3\n", "draft vocab size    "}}};
+    for (const auto& [folder, lines] : folders) {
+        const Ended table = run({"inspect", folder});
+        EXPECT_EQ(table.exit_code, 0) << table.err;
+        EXPECT_EQ(table.out.rfind("kind                draft layer\n", 0), 0U) << table.out;
+        for (const char* line : lines)
+            EXPECT_NE(table.out.find(line), std::string::npos) << line << " in " << table.out;
+    }
+    EXPECT_NE(run({"inspect", demo + "/lyanna"}).out.find("kv bytes per token  bf16 512, fp32 1024\n"),
+              std::string::npos);
+}
+
 TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     const Ended own = run({"check", "job.cfg", "--print=output"});
     EXPECT_EQ(own.exit_code, 0) << own.err;
@@ -383,6 +408,22 @@ TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
         before = line.at("block_efficiency").get<double>();
     }
     EXPECT_GT(before, 2);
+}
+
+TEST_F(Cli, BenchSpeculationTimesADraftModel) {
+    const Ended ended =
+        run({"bench", "speculation", std::string("--model=") + LONGHAUL_DEMO_MODEL, "--draft-shape=115m",
+             "--draft=rsd-s", "--draft-tree=2x3", "--acceptance=0,0.9", "--rounds=1", "--threads=1", "--json"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const auto lines = nlohmann::json::parse(ended.out).at("lines");
+    ASSERT_EQ(lines.size(), 2U);
+    EXPECT_EQ(lines.at(0).at("block_efficiency"), 1) << "nothing is accepted";
+    EXPECT_GT(lines.at(1).at("block_efficiency"), 2.5) << "3.44 in the mean";
+    EXPECT_LE(lines.at(1).at("block_efficiency"), 4);
+    for (const auto& line : lines) {
+        EXPECT_GT(line.at("ratio"), 1) << "this draft model is larger than its target";
+        EXPECT_GT(line.at("draft_seconds"), line.at("target_seconds")) << "three passes of it";
+    }
 }
 
 // An error that only the model can reveal is reported before the run folder is bound to the job, and `check` finds it,

@@ -62,6 +62,25 @@ TEST(DeviceChoice, ALibrarysBitsBelongToItsVersionTheGpuAndTheSplit) {
               "cuda sm_90, cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2");
 }
 
+// Sums in NCCL's order depend on the number of ranks, whatever computes the parts.
+TEST(DeviceChoice, SumsByNcclBelongToTheSplit) {
+    Settings settings;
+    settings.device = "cuda";
+    settings.all_reduce = "nccl";
+    settings.tensor_parallel = 2;
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda sm_90, sums by NCCL, tensor-parallel 2");
+    settings.kernels = "cuda-exact";
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda-exact sm_90, sums by NCCL, tensor-parallel 2");
+    settings.kernels = "cuda-cublas";
+    EXPECT_EQ(device_kind(settings, "sm_90", "cuBLASLt 13.1.0 on 132 multiprocessors"),
+              "cuda sm_90, cuBLASLt 13.1.0 on 132 multiprocessors, sums by NCCL, tensor-parallel 2");
+    constexpr Gpus with_nccl{.built = true, .visible = 2, .nccl = true};
+    EXPECT_EQ(refusal(settings, with_nccl), "");
+    EXPECT_EQ(refusal(settings, two),
+              "job: all-reduce: expected ordered, got 'nccl'; this program was built without NCCL: configure it where "
+              "nccl.h is");
+}
+
 TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
     Settings settings;
     settings.device = "cuda";

@@ -8,6 +8,7 @@
 #include "engine/error.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
+#include "runner/launch/engine_options.hpp"
 #include "tests/engine/thread_group.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
@@ -100,6 +101,53 @@ TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
     EXPECT_FALSE(is_draft_sharded(settings, draft_folder, engine::ModelConfig::load(draft_folder))) << "a small one";
 }
 
+/// What a replica drafts with.
+engine::DraftOptions options_with(const Settings& settings, bool with_copy, DraftModels& drafts, engine::Model& target,
+                                  engine::Group& group) {
+    const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
+    drafts.load(settings, target, *tokenizer, target.device(), group, with_copy);
+    engine::DraftOptions options = draft_of(settings);
+    drafts.give_to(options);
+    return options;
+}
+
+TEST(DraftModels, ACopyThatDoesNotFitLeavesTheDraftModel) {
+    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    const auto group = engine::make_local_group();
+    const auto target = engine::Model::load(LONGHAUL_DEMO_MODEL, engine::Precision::bf16, *device, *group);
+    Settings settings = drafting(draft_folder);
+    settings.model = LONGHAUL_DEMO_MODEL;
+    settings.packed_weights = "";
+    settings.tensor_parallel = 1;
+    settings.draft = "self-or-sd";
+    settings.draft_tree = "auto";
+    settings.draft_precision = "int4";
+    engine::ItemStatistics mixed;
+    mixed.target_calls = 10;
+    mixed.draft_calls = 20;
+    mixed.decode_tokens = 30;
+    DraftModels drafts;
+    const engine::DraftOptions both = options_with(settings, true, drafts, *target, *group);
+    EXPECT_EQ(both.method->name, "self-or-sd");
+    ASSERT_EQ(both.models.size(), 2U);
+    EXPECT_NE(both.models[1], target.get());
+    EXPECT_EQ(drafts.notice(), "");
+    const DraftCost cost = drafts.cost(target->config(), both);
+    const double by_copy = cost.mbsu(mixed);
+    mixed.draft_model_calls = 20;
+    EXPECT_GT(cost.mbsu(mixed), by_copy) << "the draft model is smaller than the copy";
+    const engine::DraftOptions one = options_with(settings, false, drafts, *target, *group);
+    EXPECT_EQ(one.method->name, "sd");
+    EXPECT_TRUE(one.chooses_tree());
+    EXPECT_EQ(one.models.size(), 1U);
+    EXPECT_EQ(drafts.notice(),
+              "draft: expected memory for the model's copy of draft-precision = int4 and as much for keys and values, "
+              "got less; draft = sd runs alone");
+    settings.draft_precision = "same";
+    EXPECT_EQ(options_with(settings, true, drafts, *target, *group).models.back(), target.get());
+    EXPECT_EQ(drafts.notice(), "");
+}
+
 // Under the sampling rules the tree decides the text, so the resolved job names it.
 TEST(DraftTrees, AMethodsOwnTreeIsNamed) {
     const auto tree_of = [](const std::string& draft, const std::string& verify) {
@@ -111,6 +159,7 @@ TEST(DraftTrees, AMethodsOwnTreeIsNamed) {
     EXPECT_EQ(tree_of("spectr", "k-seq"), "3x4");
     EXPECT_EQ(tree_of("rsd-c", "recursive"), "2,2,1");
     EXPECT_EQ(tree_of("rsd-s", "coupled"), "3x4");
+    EXPECT_EQ(tree_of("self-or-sd", "coupled"), "auto");
     EXPECT_EQ(tree_of("ngram", "coupled"), "auto");
     EXPECT_EQ(tree_of("ngram", "recursive"), "4x8:16") << "measured time must not decide the text";
     EXPECT_EQ(tree_of("ar", "coupled"), "");

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "engine/error.hpp"
+#include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -65,6 +68,36 @@ TEST(ReplicaOptions, RankedPositionsNeedAKvHeadPerRankWhereDraftsDecideTheText) 
     EXPECT_NO_THROW(replica_options(settings, config));
 }
 
+// The tokens of a recording made under a sampling rule depend on the numbers by which `recursive` accepts them.
+TEST(ReplicaOptions, OnlyCoupledRecordingsAreReplayedUnderASamplingRule) {
+    const TemporaryFolder folder;
+    const std::filesystem::path run = folder.path() / "run";
+    std::filesystem::create_directories(run / "launches");
+    std::ofstream(run / "identity.json") << "{}";
+    Settings settings;
+    settings.draft = "replay";
+    settings.draft_tree = "4";
+    settings.replay_run = run;
+    const auto message = [&](const char* recorded, const char* verify) {
+        std::ofstream(run / "job.cfg") << "a-key-of-another-version = 1\n" << recorded;
+        settings.verify = verify;
+        try {
+            replica_options(settings, config_of(100));
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_EQ(message("verify = coupled\n", "recursive"), "");
+    EXPECT_EQ(message("", "recursive"), "") << "coupled is the default";
+    EXPECT_EQ(message("verify = k-seq\n", "coupled"), "");
+    EXPECT_EQ(
+        message("verify = k-seq\n", "recursive"),
+        "replay-run: expected a run with verify = coupled, got " + run.string() +
+            " with verify = k-seq; its tokens depend on random numbers that verify = recursive draws again, which "
+            "would bias the text (verify = coupled replays any run)");
+}
+
 TEST(ReplicaOptions, WindowsFitTheModel) {
     Settings settings;
     EXPECT_FALSE(replica_options(settings, config_of(100)).scoring.has_value());
@@ -94,6 +127,15 @@ TEST(ReplicaOptions, WindowsFitTheModel) {
     settings.stride = 101;
     EXPECT_EQ(message(),
               "job: stride: expected at most 100 tokens, got 101; the model's context is the longest window");
+    settings.stride = 100;
+    EXPECT_EQ(message(), "");
+    settings.hidden_states = "states";
+    EXPECT_EQ(
+        message(),
+        "job: stride: expected less than the window's 100 tokens with hidden-states, got 100; the states of windows "
+        "that do not overlap have gaps");
+    settings.stride = 99;
+    EXPECT_TRUE(replica_options(settings, config_of(100)).keeps_states);
 }
 
 }  // namespace

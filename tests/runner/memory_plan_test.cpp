@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/error.hpp"
 #include "tests/engine/remote_device.hpp"
 
@@ -133,6 +135,15 @@ TEST_F(MemoryPlan, WhatIsFreeLaterDoesNotCount) {
     EXPECT_FALSE(own_room(*cpu, 1).has_value());
 }
 
+TEST_F(MemoryPlan, ACorpusTakesHostMemoryWhereItIsUsed) {
+    EXPECT_EQ(corpus_bytes(settings), 0);
+    settings.draft_corpus = "any";
+    settings.draft = "ngram";
+    EXPECT_EQ(corpus_bytes(settings), engine::max_corpus_bytes);
+    settings.draft = "ar";
+    EXPECT_EQ(corpus_bytes(settings), 0);
+}
+
 TEST_F(MemoryPlan, PromptsByALibraryTakeMore) {
     const std::int64_t without = workspace_bytes(settings, parts_of(settings));
     settings.kernels = "cuda-cublas";
@@ -169,6 +180,32 @@ TEST_F(MemoryPlan, ACopyOfTheTargetNeedsItsWeightsAlone) {
         settings.draft_precision = precision;
         EXPECT_EQ(parts_of(settings).size(), 1U) << precision;
     }
+}
+
+// A job that chooses between a copy and a draft model holds both.
+TEST_F(MemoryPlan, AChoiceOfMethodsNeedsThePartsOfBoth) {
+    settings.precision = "bf16";
+    settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft"};
+    settings.draft_tree = "auto";
+    settings.draft_precision = "int4";
+    std::map<std::string, std::int64_t> weights, kv;
+    for (const char* method : {"ar", "self", "sd", "self-or-sd"}) {
+        settings.draft = method;
+        weights[method] = weight_bytes(settings, parts_of(settings), device);
+        kv[method] = item_kv_bytes(parts_of(settings), device, 5000, 5000);
+    }
+    EXPECT_EQ(weights["self-or-sd"], weights["self"] + weights["sd"] - weights["ar"]);
+    EXPECT_EQ(kv["self-or-sd"], kv["sd"]) << "all positions of the draft model, none of the copy";
+    const std::int64_t copy = weights["self"] - weights["ar"];
+    const auto cpu = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    EXPECT_TRUE(copy_fits(settings, *cpu, 0)) << "unknown";
+    EXPECT_FALSE(copy_fits(settings, *cpu, copy));
+    EXPECT_TRUE(copy_fits(settings, *cpu, 3 * copy));
+    settings.draft_precision = "same";
+    EXPECT_TRUE(copy_fits(settings, *cpu, copy)) << "no copy";
+    settings.draft_precision = "int4";
+    settings.draft = "self";
+    EXPECT_TRUE(copy_fits(settings, *cpu, copy)) << "it has nothing else";
 }
 
 TEST_F(MemoryPlan, OperationsAreAskedAboutTheJobsPasses) {

@@ -65,6 +65,13 @@ TEST(StatisticsLine, MemoryBoundSpeedupAndTokenRate) {
     EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 0})["mbsu"].get<double>(), 2.5 / (1.5 * 0.125 + 1));
     EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 0, .tree = 0.5})["mbsu"].get<double>(),
                      2.5 / (1.5 * 0.125 + 0.5 + 1));
+    item.statistics.draft_model_calls = 2;
+    item.statistics.accepted_draft_model = 3;
+    EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.25, .levels = 0, .draft_model = 0.125})["mbsu"].get<double>(),
+                     2.5 / (0.25 + 0.5 * 0.125 + 1))
+        << "4 calls of the copy, 2 of a draft model";
+    EXPECT_EQ(line(std::nullopt)["draft_model_calls"], 2);
+    EXPECT_EQ(line(std::nullopt)["accepted_draft_model"], 3);
     EXPECT_DOUBLE_EQ(line(DraftCost{})["mbsu"].get<double>(), 2.5) << "drafts that cost nothing";
     EXPECT_FALSE(line(std::nullopt).contains("mbsu"));
     EXPECT_DOUBLE_EQ(line(std::nullopt)["tokens_per_second"].get<double>(), 12 / 4.0);

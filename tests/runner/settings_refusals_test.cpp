@@ -186,6 +186,18 @@ TEST(Settings, KernelsAreOfTheDevice) {
     EXPECT_EQ(message("auto", "cuda"), "(no error)");
 }
 
+TEST(Settings, NcclAddsForGpusAlone) {
+    const auto message = [](const char* device) {
+        return message_of([&] {
+            parse_settings(whole_job, {{"device", device, "command line"}, {"all-reduce", "nccl", "command line"}},
+                           "/jobs");
+        });
+    };
+    EXPECT_EQ(message("cpu"),
+              "command line: all-reduce: expected ordered with device = cpu, got 'nccl'; NCCL connects NVIDIA GPUs");
+    EXPECT_EQ(message("cuda"), "(no error)");
+}
+
 // A job that names no method.
 TEST(Settings, TheDraftMethodIsChosen) {
     const auto chosen = [](std::vector<Assignment> more) {
@@ -197,7 +209,8 @@ TEST(Settings, TheDraftMethodIsChosen) {
     EXPECT_EQ(chosen({}), "self auto");
     EXPECT_EQ(chosen({{"draft", "auto", ""}}), "self auto");
     EXPECT_EQ(chosen({{"draft-tree", "4x3:8", ""}}), "self 4x3:8");
-    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}), "sd auto");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}), "self-or-sd auto");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-tree", "5", ""}}), "sd 5") << "a shape is that of one method";
     EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-model", "/e", ""}}), "specinfer auto");
     EXPECT_EQ(chosen({{"verify", "recursive", ""}}), "ngram 4x8:16");
     EXPECT_EQ(chosen({{"verify", "rejection", ""}, {"draft-model", "/d", ""}}), "sd 4");
@@ -299,6 +312,19 @@ TEST(Settings, DraftKeysGoTogether) {
          "(draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0"}, {"verify", "rejection"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-temperature", "0"}, {"draft-tree", "1x4"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-temperature", "0"}},
+         "draft-temperature: expected more than 0 with draft-tree = 3x4, got 0; greedy drafts have one token per node, "
+         "so they need a chain, such as draft-tree = 4"},
+        {{{"draft", "self"}, {"draft-temperature", "0"}},
+         "draft-temperature: expected more than 0 with draft-tree = auto, got 0; greedy drafts have one token per "
+         "node, so they need a chain, such as draft-tree = 4"},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "1e-7"}},
+         "draft-temperature: expected 0 or a number from 1e-06 to 1e+06, got '1e-7'"},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "-1"}},
+         "draft-temperature: expected a number from 0 to 1e+06, got '-1'"},
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
         {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
@@ -318,6 +344,12 @@ TEST(Settings, DraftKeysGoTogether) {
          "node (draft = sd, self)" +
              not_lossless},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}}, ""},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}}, ""},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}, {"draft-precision", "int8"}, {"draft-temperature", "1"}}, ""},
+        {{{"draft", "self-or-sd"}},
+         "draft-model: expected the folder of a draft model with draft = self-or-sd, got nothing"},
+        {{{"draft", "self-or-sd"}, {"draft-model", "/d"}, {"draft-tree", "4"}},
+         "draft-tree: expected auto with draft = self-or-sd, got '4'"},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}, {"partial-cache", "200"}},
          "partial-cache: expected at least 256 with partial-cache-mode = dynamic, got 200"},
         {{{"draft", "self"}, {"partial-cache-mode", "recent"}},
@@ -331,10 +363,12 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
          "temperature"},
         {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, tokenswift and "
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "self"}, {"draft-passes", "2"}},
          "draft-passes: expected its default with draft = self, got 2; only draft = tokenswift has it"},
@@ -361,7 +395,8 @@ TEST(Settings, DraftKeysGoTogether) {
         // Earlier versions wrote these into every job file.
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, self-or-sd, "
+         "tokenswift and "
          "triforce have it"},
         {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
@@ -395,6 +430,7 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
         {{forced, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with teacher-forced = true, got 2"},
         {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
         {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
+        {{{"hidden-states", "/s", "j.cfg:9"}}, "j.cfg:9: hidden-states: expected none with mode = generate, got '/s'"},
         {{scores, {"window", "1", "j.cfg:9"}},
          "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
         {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},

@@ -39,6 +39,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"tensor-parallel", "1", ""},
                                            {"threads", "0", ""},
                                            {"kernels", "auto", ""},
+                                           {"all-reduce", "ordered", ""},
                                            {"packed-weights", "off", ""},
                                            {"memory", "auto", ""},
                                            {"host-memory", "0", ""},
@@ -197,6 +198,8 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "token-ids",
                                      "baseline",
                                      "allow-device-change",
+                                     "hidden-states",
+                                     "all-reduce",
                                      "column",
                                      "split"};
     EXPECT_EQ(keys, stay);
@@ -209,8 +212,11 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
     for (const char* key : {"mode", "window", "stride", "stop-loops", "dry-multiplier", "dry-base",
-                            "dry-allowed-length", "dry-window", "dry-breakers"})
+                            "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
         EXPECT_FALSE(has(Settings(), key));
+    Settings by_nccl;
+    by_nccl.all_reduce = "nccl";
+    EXPECT_TRUE(has(by_nccl, "all-reduce"));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
@@ -290,6 +296,18 @@ TEST(Settings, TheCommandLineWins) {
         parse_settings(file, {{"seed", "6", "command line"}, {"stop", "mine", "command line"}}, "/jobs");
     EXPECT_EQ(job.seed, 6U);
     EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
+}
+
+TEST(Settings, AnEmptyStopIsNone) {
+    std::vector<Assignment> file = whole_job;
+    file.push_back({"stop", "from the file", "j.cfg:5"});
+    const Settings job = parse_settings(file, on_command_line("stop", ""), "/jobs");
+    EXPECT_EQ(job.stop, std::vector<std::string>{});
+    EXPECT_NE(format_settings(job).find("\n# stop =\n"), std::string::npos);
+    file.push_back({"stop", "", "j.cfg:6"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{});
+    file.push_back({"stop", "another", "j.cfg:7"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{"another"});
 }
 
 TEST(Settings, BreakersReplaceTheDefault) {
@@ -382,7 +400,7 @@ TEST(Settings, KindsOfKeys) {
          {"task",       "seed",           "prompt-tokens", "temperature",    "precision", "kv-precision",
           "device",     "verify",         "stop",          "ignore-eos",     "token-ids", "add-bos",
           "overlong",   "penalty-window", "stop-loops",    "dry-multiplier", "dry-base",  "dry-allowed-length",
-          "dry-window", "dry-breakers",   "no-such-key"}) {
+          "dry-window", "dry-breakers",   "all-reduce",    "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;

@@ -74,6 +74,15 @@ TEST_F(SweepFile, CommandLineOverridesPlainLines) {
     for (const SweepPoint& point : points_of(sweep)) EXPECT_EQ(point.settings.seed, 4U);
 }
 
+TEST_F(SweepFile, AnEmptyStopIsNone) {
+    const std::string file = job + "stop = END\nvariant a = top-k=3\nvariant b = stop=\n";
+    std::vector<SweepPoint> points = points_of(read(file));
+    EXPECT_EQ(points[0].settings.stop, std::vector<std::string>{"END"});
+    EXPECT_EQ(points[1].settings.stop, std::vector<std::string>{});
+    points = points_of(read(job + "stop = END\ngrid top-k = 0 | 5\n", {{"stop", "", "command line"}}));
+    for (const SweepPoint& point : points) EXPECT_EQ(point.settings.stop, std::vector<std::string>{});
+}
+
 TEST_F(SweepFile, QuotesKeepBarsBlanksAndHashes) {
     const auto stops = [&](const std::string& lines) {
         std::vector<std::vector<std::string>> all;
@@ -121,30 +130,64 @@ TEST_F(SweepFile, PlainDecodingIsOnePointForAllRules) {
     EXPECT_EQ(data_needs(points[1].settings), data_needs(points[2].settings)) << "the same items";
 }
 
-// jobs/rsd: the trees of the paper's Appendix D.3, of one depth or one budget, each with a rule that is lossless.
-TEST(SweepFiles, ExperimentsOfThePaper) {
+using Trees = std::map<std::string, std::set<std::string>>;  // method -> trees
+
+/// The trees of each method in an experiment of jobs/rsd, by `size_of` their shape.
+std::map<std::int64_t, Trees> trees_of_experiment(const char* name, std::int64_t (*size_of)(const engine::TreeShape&)) {
     const auto jobs = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
-    const auto trees_by = [&](const char* name, auto size_of) {
-        std::map<std::int64_t, std::map<std::string, int>> trees;  // size -> method -> trees
-        for (const SweepPoint& point : points_of(read_sweep(jobs / name, {}))) {
-            if (!point.settings.draft->drafts() || point.settings.seed != 1) continue;
-            const engine::DraftMethod& method = *point.settings.draft;
-            const engine::TreeShape shape = engine::tree_of(method, point.settings.draft_tree);
-            EXPECT_EQ(point.settings.verify.name(), method.name == "sd"       ? "rejection"
-                                                    : method.name == "spectr" ? "k-seq"
-                                                                              : "recursive");
-            EXPECT_TRUE(point.baseline.has_value());
-            ++trees[size_of(shape)][method.name];
-        }
-        return trees;
-    };
-    const std::map<std::string, int> each{{"sd", 1}, {"spectr", 2}, {"rsd-c", 3}, {"rsd-s", 2}};
-    EXPECT_EQ(trees_by("experiment-1.cfg", [](const auto& shape) { return shape.depth; }),
-              (std::map<std::int64_t, std::map<std::string, int>>{{2, each}, {3, each}, {4, each}, {5, each}}));
-    EXPECT_EQ(trees_by("experiment-2.cfg", [](const auto& shape) { return shape.num_nodes(); }),
-              (std::map<std::int64_t, std::map<std::string, int>>{
-                  {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
-    EXPECT_EQ(points_of(read_sweep(jobs / "ordering.cfg", {})).size(), 18U * 5 * 2);
+    std::map<std::int64_t, Trees> trees;
+    for (const SweepPoint& point : points_of(read_sweep(jobs / name, {}))) {
+        if (!point.settings.draft->drafts() || point.settings.seed != 1) continue;
+        const engine::DraftMethod& method = *point.settings.draft;
+        const std::string tree = point.settings.draft_tree.text();
+        EXPECT_EQ(point.settings.verify.name(), method.name == "sd"       ? "rejection"
+                                                : method.name == "spectr" ? "k-seq"
+                                                                          : "recursive");
+        EXPECT_TRUE(point.baseline.has_value());
+        auto& of_method = trees[size_of(engine::tree_of(method, point.settings.draft_tree))][method.name];
+        EXPECT_TRUE(of_method.insert(tree).second) << name << ": " << method.name << " " << tree << " twice";
+    }
+    return trees;
+}
+
+/// A list of Appendix D.3: SD's chain, (K, L) of both SpecTr and RSD-S, branching factors of RSD-C.
+Trees listed(const char* chain, const std::set<std::string>& beams, const std::set<std::string>& branching) {
+    return {{"sd", {chain}}, {"spectr", beams}, {"rsd-s", beams}, {"rsd-c", branching}};
+}
+
+// jobs/rsd: the trees of the paper's Appendix D.3, each with a rule that is lossless. Three lists of D.3.2 are
+// misprinted: B = 14, 21 and 30 name 2,1,1,1,1,1 and 3,1,1,1,1,1 and 5,1,1,1,1, which have 12, 18 and 25 nodes.
+TEST(SweepFiles, ExperimentsOfThePaper) {
+    EXPECT_EQ(
+        trees_of_experiment("experiment-1.cfg", [](const engine::TreeShape& shape) { return shape.depth; }),
+        (std::map<std::int64_t, Trees>{{2, listed("2", {"2x2", "3x2"}, {"2,2", "2,1", "3,1"})},
+                                       {3, listed("3", {"3x3", "4x3"}, {"2,2,2", "3,1,1", "4,1,1"})},
+                                       {4, listed("4", {"5x4", "7x4"}, {"2,2,2,2", "5,1,1,1", "7,1,1,1"})},
+                                       {5, listed("5", {"6x5", "12x5"}, {"2,2,2,2,2", "6,1,1,1,1", "12,1,1,1,1"})}}));
+    EXPECT_EQ(
+        trees_of_experiment("experiment-2.cfg", [](const engine::TreeShape& shape) { return shape.num_nodes(); }),
+        (std::map<std::int64_t, Trees>{{6, listed("6", {"2x3", "3x2"}, {"2,1,1", "2,2", "3,1"})},
+                                       {10, listed("10", {"2x5", "5x2"}, {"2,1,1,1,1", "2,2,1", "5,1"})},
+                                       {14, listed("14", {"2x7", "7x2"}, {"2,1,1,1,1,1,1", "2,2,2", "7,1"})},
+                                       {21, listed("21", {"3x7", "7x3"}, {"3,1,1,1,1,1,1", "3,2,2", "7,1,1"})},
+                                       {30, listed("30", {"5x6", "6x5"}, {"2,2,2,2", "5,1,1,1,1,1", "6,1,1,1,1"})}}));
+}
+
+TEST(SweepFiles, OrderingByBudget) {
+    const auto rsd = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
+    const std::vector<SweepPoint> points = points_of(read_sweep(rsd / "ordering.cfg", {}));
+    EXPECT_EQ(points.size(), (28U + 1) * 3 * 2) << "decoders and plain decoding, three seeds, two temperatures";
+    std::map<std::int64_t, std::map<std::string, int>> trees;  // budget -> method -> trees
+    for (const SweepPoint& point : points) {
+        const Settings& job = point.settings;
+        if (job.draft->drafts() && job.seed == 1 && job.temperature == 1)
+            ++trees[engine::tree_of(*job.draft, job.draft_tree).num_nodes()][job.draft->name];
+    }
+    const std::map<std::string, int> each{{"sd", 1}, {"spectr", 1}, {"rsd-c", 2}, {"rsd-s", 1}};
+    EXPECT_EQ(
+        trees,
+        (std::map<std::int64_t, std::map<std::string, int>>{
+            {2, {{"sd", 1}, {"spectr", 1}, {"rsd-s", 1}}}, {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
 }
 
 TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
