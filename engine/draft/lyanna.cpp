@@ -43,7 +43,9 @@ class LyannaSequence final : public LayerSequence {
     bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
         if (!one_text()) return LayerSequence::restore(deltas, context);
         for (const DrafterState& delta : deltas) {
-            if (delta.kind != kind() || delta.rows.size() != 2) return false;
+            // Without the layer's fingerprint: written before checkpoints held its keys and values.
+            const bool known_kind = delta.kind == kind() || delta.kind == "lyanna";
+            if (!known_kind || delta.rows.size() != 2) return false;
             chain_root_ = delta.rows[0];
             chain_depth_ = delta.rows[1];
             if (chain_root_ < 0 || chain_root_ > std::ssize(context)) return false;

@@ -41,9 +41,10 @@ class PlantedTrees final : public engine::TreeMethod {
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(engine::TokenTree& tree, const engine::Noise& noise,
                                                     std::int64_t position, std::int64_t max_depth,
-                                                    std::int64_t max_width, double min_probability) const override {
-        return std::make_unique<PlantedGrowth>(
-            inner_->begin(tree, noise, position, max_depth, max_width, min_probability), tree, text_, position);
+                                                    std::int64_t max_width,
+                                                    const engine::TreePrices& prices) const override {
+        return std::make_unique<PlantedGrowth>(inner_->begin(tree, noise, position, max_depth, max_width, prices), tree,
+                                               text_, position);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return inner_->max_nodes(); }
     [[nodiscard]] std::int64_t max_depth() const override { return inner_->max_depth(); }

@@ -205,7 +205,7 @@ class ChosenChildren final : public TreeMethod {
     ChosenChildren(std::int64_t depth, Choose choose) : depth_(depth), choose_(std::move(choose)) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t, std::int64_t, double) const override {
+                                                    std::int64_t, std::int64_t, const TreePrices&) const override {
         return std::make_unique<Growth>(tree, noise, position, *this);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return 1024; }
@@ -297,7 +297,7 @@ class TwoParents final : public TreeMethod {
   public:
     explicit TwoParents(bool one_row) : one_row_(one_row) {}
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t, std::int64_t, double) const override {
+                                                    std::int64_t, std::int64_t, const TreePrices&) const override {
         return std::make_unique<Growth>(tree, noise, position, one_row_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return 4; }
