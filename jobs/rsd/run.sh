@@ -273,14 +273,27 @@ table() {
   "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" >"$output/$1.md"
   "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" --format csv >"$output/$1.csv"
 }
+# compare_trees: at each temperature RSD-S against SpecTr with the same tree, on the same prompts
+compare_trees() {
+  local folder temperature tree
+  for folder in "$output"/spectr-*,temperature=*; do
+    folder=${folder##*/spectr-}
+    echo "${folder##*temperature=} ${folder%%,*}"
+  done | sort -u -V | while read -r temperature tree; do
+    [ -e "$output/rsd-s-$tree,seed=1,temperature=$temperature" ] || continue
+    echo "temperature $temperature, $tree: $("$analysis" compare "$output/spectr-$tree,"*"temperature=$temperature" \
+      "$output/rsd-s-$tree,"*"temperature=$temperature" --pool draft --measures block_efficiency --draws 10000 | tail -1)"
+  done
+}
 made="paper.md, paper.csv"
 if [ "$name" = ordering ]; then
-  rows=temperature,draft-nodes,draft,draft-tree
-  table paper --rows "$rows" --columns "$speeds" --errors items
-  table seeds --rows "$rows" --columns "$speeds"
+  rows=draft-nodes,draft,draft-tree
+  table paper --rows "$rows" --columns "temperature,$speeds" --errors items
+  table seeds --rows "$rows" --columns "temperature,$speeds"
   "$analysis" figure "$output" --kind decoders --x draft-nodes --rows temperature --measures block_efficiency,mbsu \
     ${ratio:+"$ratio"} --output "$output/ordering.svg"
-  made+=", the same with standard errors over seeds (seeds.md, seeds.csv), ordering.svg"
+  compare_trees >"$output/paired.txt"
+  made+=", the same with standard errors over seeds (seeds.md, seeds.csv), ordering.svg, paired.txt"
 else
   if [ -n "$measure" ] && ! compgen -G "$output/*/references.jsonl" >/dev/null; then
     echo "warning: the data has no references, so the tables are without accuracy; --reference=FILE names them" >&2
