@@ -163,6 +163,7 @@ def test_the_matrix_ends_in_one_table_and_one_figure(rsd, tmp_path):
     assert "dolly" in figure
     assert "xsum" in figure
     assert figure.count("MBSU / ar") == 2
+    assert "model/experiment-2-dolly: rsd-s against sd: " in (output / "paired-2.txt").read_text()
     assert (output / "model" / "experiment-2-xsum" / "accuracy.txt").exists()
     assert not (output / "model" / "experiment-2-dolly" / "accuracy.txt").exists()
     assert (output / "model" / "experiment-2-xsum" / "sd-6,seed=7").is_dir()
