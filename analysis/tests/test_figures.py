@@ -127,6 +127,7 @@ def test_a_row_of_panels_for_each_model_and_task(make_run, tmp_path):
     text = svg(tmp_path, runs, "decoders")
     assert all(word in text for word in ("ROUGE-2 / ar", "xsum", "dolly"))
     assert text.count("MBSU / ar") == 2
+    ElementTree.fromstring(text)
     few = Panels(measures=["block_efficiency"], rows=["task"])
     text = svg(tmp_path, runs, "decoders", panels=few)
     assert text.count("block efficiency / ar") == 2

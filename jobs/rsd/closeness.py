@@ -69,7 +69,7 @@ def recursive(p, q, drafts, random):
         return first
     rest = np.maximum(q - p, 0)
     rest /= rest.sum()
-    tokens = np.flatnonzero(lost > 1e-6)
+    tokens = np.flatnonzero(lost > 1e-6 * lost.sum())
     if drafts > 2:
         tokens = random.choice(tokens, size=min(64, len(tokens)), p=lost[tokens] / lost[tokens].sum(), replace=True)
     kept = []
@@ -91,9 +91,10 @@ def recursive_step(p, q, drafts, random):
         rejected *= 1 - np.minimum(p, q).sum()
         if left == 1 or rejected <= 1e-12:
             break
-        lost = np.maximum(p - q, 0)
+        lost, rest = np.maximum(p - q, 0), np.maximum(q - p, 0)
+        if lost.sum() <= 1e-12:
+            break
         token = random.choice(len(p), p=lost / lost.sum())
-        rest = np.maximum(q - p, 0)
         p = p.copy()
         p[token] = 0
         if rest.sum() <= 0 or p.sum() <= 1e-12:

@@ -24,7 +24,8 @@
 #
 # If it was killed or stopped, run it again to resume. At the end the sweep's folder has the table (paper.md, paper.csv;
 # standard errors over items), the same relative to plain decoding (relative.md, relative.csv), figure 4 or 5, and
-# accuracy.txt: each decoder against plain decoding. The exit code is 1 if a decoder is significantly worse (p < 0.01 over
+# accuracy.txt (each decoder against plain decoding) and paired.txt (block efficiency of RSD-S against the other decoders).
+# The exit code is 1 if the accuracy of a decoder is significantly below plain decoding's (p < 0.01 over
 # all comparisons), else the sweep's: 3 if some items failed; the tables then leave them out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -180,6 +181,9 @@ run_all() {
       done
     done
     tables_of_all "$experiment" "${folders[@]}"
+    for folder in "${folders[@]}"; do
+      sed "s|^|${folder#"$output/"}: |" "$folder/paired.txt"
+    done >"$output/paired-$experiment.txt"
   done
   {
     for experiment in ${experiments//,/ }; do
@@ -189,7 +193,7 @@ run_all() {
     done
   } >"$output/paper.md"
   cat "$output/paper.md"
-  echo "$output: paper.md and, for each experiment, table-N.md, table-N.csv, figure-4.svg, figure-5.svg"
+  echo "$output: paper.md and, for each experiment, table-N.md, table-N.csv, paired-N.txt, figure-4.svg, figure-5.svg"
   exit "$worst"
 }
 
@@ -273,14 +277,37 @@ table() {
   "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" >"$output/$1.md"
   "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" --format csv >"$output/$1.csv"
 }
+# compare_trees: at each temperature RSD-S against SpecTr with the same tree, on the same prompts
+compare_trees() {
+  local folder temperature tree
+  for folder in "$output"/spectr-*,temperature=*; do
+    folder=${folder##*/spectr-}
+    echo "${folder##*temperature=} ${folder%%,*}"
+  done | sort -u -V | while read -r temperature tree; do
+    [ -e "$output/rsd-s-$tree,seed=1,temperature=$temperature" ] || continue
+    echo "temperature $temperature, $tree: $("$analysis" compare "$output/spectr-$tree,"*"temperature=$temperature" \
+      "$output/rsd-s-$tree,"*"temperature=$temperature" --pool draft --measures block_efficiency --draws 10000 | tail -1)"
+  done
+}
+# compare_decoders: block efficiency of RSD-S against each other decoder, over all trees and seeds, on the same prompts
+compare_decoders() {
+  local decoder
+  for decoder in sd spectr rsd-c; do
+    if compgen -G "$output/$decoder-*" >/dev/null && compgen -G "$output/rsd-s-*" >/dev/null; then
+      echo "rsd-s against $decoder: $("$analysis" compare "$output/$decoder-"* "$output/rsd-s-"* --pool draft \
+        --measures block_efficiency --draws 10000 | tail -1)"
+    fi
+  done
+}
 made="paper.md, paper.csv"
 if [ "$name" = ordering ]; then
-  rows=temperature,draft-nodes,draft,draft-tree
-  table paper --rows "$rows" --columns "$speeds" --errors items
-  table seeds --rows "$rows" --columns "$speeds"
-  "$analysis" figure "$output" --kind decoders --x draft-nodes --rows temperature --measures block_efficiency,mbsu \
-    ${ratio:+"$ratio"} --output "$output/ordering.svg"
-  made+=", the same with standard errors over seeds (seeds.md, seeds.csv), ordering.svg"
+  rows=draft-nodes,draft,draft-tree
+  table paper --rows "$rows" --columns "temperature,$speeds" --errors items
+  table seeds --rows "$rows" --columns "temperature,$speeds"
+  "$analysis" figure "$output" --kind decoders --x draft-nodes --rows temperature --measures block_efficiency \
+    --output "$output/ordering.svg"
+  compare_trees >"$output/paired.txt"
+  made+=", the same with standard errors over seeds (seeds.md, seeds.csv), ordering.svg, paired.txt"
 else
   if [ -n "$measure" ] && ! compgen -G "$output/*/references.jsonl" >/dev/null; then
     echo "warning: the data has no references, so the tables are without accuracy; --reference=FILE names them" >&2
@@ -293,7 +320,8 @@ else
   table relative --rows "$size,draft,draft-tree" --columns "$columns" --relative
   "$analysis" figure "$output" --kind decoders --x "$size" --measures "$speeds,accuracy" ${ratio:+"$ratio"} \
     --output "$output/figure-$((experiment + 3)).svg"
-  made+=", relative.md, relative.csv, figure-$((experiment + 3)).svg"
+  compare_decoders >"$output/paired.txt"
+  made+=", relative.md, relative.csv, figure-$((experiment + 3)).svg, paired.txt"
 fi
 cat "$output/paper.md"
 if [ -n "${measure-}" ]; then
