@@ -32,11 +32,16 @@ choose_experiment() {
   fi
 }
 
-# find_programs COMMAND: sets `longhaul`, `analysis` (a longhaul-analysis that has the command) and `launcher` (RANKS=N)
-find_programs() {
+# find_longhaul: sets `longhaul`
+find_longhaul() {
   longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
   [ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
     fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
+}
+
+# find_programs COMMAND: sets `longhaul`, `analysis` (a longhaul-analysis that has the command) and `launcher` (RANKS=N)
+find_programs() {
+  find_longhaul
   analysis=$(command -v longhaul-analysis) || analysis=
   if [ -z "$analysis" ] || ! "$analysis" "$1" --help >/dev/null 2>&1; then # none, or an earlier version
     analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis

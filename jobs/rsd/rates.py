@@ -5,7 +5,7 @@ usage: rates.py BENCH.json
 
 BENCH.json is `longhaul bench speculation --draft-shape … --json`: the time of the draft passes and of the target's pass
 of a tree. That time hardly depends on how many drafts are accepted, so the rate of a decoder is its block efficiency
-divided by it. The block efficiencies are those of Llama 2-Chat-7B with its 115M draft model on Dolly: table 9 of
+divided by it. The block efficiencies are those of Llama 2-Chat-7B with its 115M draft model on Dolly: table 36 of
 the paper (arXiv 2402.14160).
 """
 
@@ -13,7 +13,11 @@ import json
 import sys
 
 NAMES = {"sd": "SD", "spectr": "SpecTr", "rsd-c": "RSD-C", "rsd-s": "RSD-S"}
-PAPER = {("sd", "5"): 2.764, ("spectr", "6x5"): 3.072, ("rsd-c", "2,2,2,2"): 2.914, ("rsd-s", "6x5"): 3.221}
+PAPER = {
+    ("sd", "6"): 2.872, ("spectr", "2x3"): 2.510, ("rsd-c", "2,1,1"): 2.491, ("rsd-s", "2x3"): 2.598,
+    ("sd", "10"): 3.077, ("spectr", "2x5"): 2.898, ("rsd-c", "2,1,1,1,1"): 2.837, ("rsd-s", "2x5"): 3.026,
+    ("sd", "30"): 3.158, ("spectr", "6x5"): 3.072, ("rsd-c", "2,2,2,2"): 2.914, ("rsd-s", "6x5"): 3.221,
+}  # fmt: skip
 
 
 def depth_of(tree):

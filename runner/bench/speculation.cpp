@@ -175,11 +175,13 @@ struct DecoderTimes {
     std::vector<double> rates{}, speedups{}, draft_seconds{}, target_seconds{};
 };
 
-/// The decoders of the paper on recursive speculative decoding with 30 drafted tokens (SD: 5, the others' depth), or
-/// the one of --draft.
+/// The decoders of the paper on recursive speculative decoding with 6, 10 and 30 drafted tokens per target call, or the
+/// one of --draft.
 std::vector<DecoderTimes> decoders(const BenchSetup& setup) {
     std::vector<std::pair<std::string, std::string>> pairs{
-        {"sd", "5"}, {"spectr", "6x5"}, {"rsd-c", "2,2,2,2"}, {"rsd-s", "6x5"}};
+        {"sd", "6"},  {"spectr", "2x3"}, {"rsd-c", "2,1,1"},     {"rsd-s", "2x3"},
+        {"sd", "10"}, {"spectr", "2x5"}, {"rsd-c", "2,1,1,1,1"}, {"rsd-s", "2x5"},
+        {"sd", "30"}, {"spectr", "6x5"}, {"rsd-c", "2,2,2,2"},   {"rsd-s", "6x5"}};
     if (!setup.draft.empty()) {
         const std::string& own = engine::find_draft_method(setup.draft).default_tree;
         pairs = {{setup.draft, setup.tree.empty() ? own : setup.tree}};
