@@ -130,7 +130,7 @@ def test_each_experiment_names_a_folder_of_its_own():
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
-def test_the_ordering_has_a_row_a_decoder_and_columns_a_temperature(rsd):
+def test_the_ordering_has_a_row_per_decoder_and_columns_per_temperature(rsd):
     done = script(rsd / "run.sh", "ordering", "--limit=2", "--max-tokens=6", "--threads=1")
     assert done.returncode == 0, done.stderr
     head, *rows = (rsd.parents[1] / "runs" / "rsd" / "ordering" / "paper.csv").read_text().splitlines()

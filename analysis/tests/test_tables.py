@@ -23,7 +23,7 @@ def speed_runs(make_run, points):
     return [one_run(folder) for folder in folders]
 
 
-def test_a_sweep_becomes_a_row_a_draft_with_errors_over_seeds():
+def test_a_sweep_becomes_a_row_per_draft_with_errors_over_seeds():
     table = make_table(open_runs([SWEEP]), None, None)
     assert table.row_keys == ["draft"]
     assert [label for label, _ in table.rows] == [("ar",), ("ngram",)]
