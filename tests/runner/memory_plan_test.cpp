@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "engine/draft/draft_options.hpp"
 #include "engine/error.hpp"
 #include "tests/engine/remote_device.hpp"
 
