@@ -53,7 +53,8 @@ std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node,
     return width;
 }
 
-void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width) {
+void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
+                        const TreeLimits& limits) {
     // Nodes of n-grams and of re-sampling say nothing about the drafts of models.
     const auto is_other = [&](std::int32_t node) {
         return tree.origin[node] == Origin::ngram || tree.origin[node] == Origin::resampled;
@@ -63,15 +64,15 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
     if (std::ssize(accepted) < begins) return;
     accepted = accepted.subspan(static_cast<std::size_t>(begins));
     accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_other) - accepted.begin());
-    std::int64_t deepest_drafted = 0;
-    for (std::int32_t node = 1; node < tree.num_nodes(); ++node)
-        if (!is_other(node)) deepest_drafted = std::max(deepest_drafted, tree.depth[node] - begins);
+    bool drafted = false;
+    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) drafted = drafted || !is_other(node);
+    if (!drafted) return;
     deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
-    const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), width);
+    const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), limits.width);
     const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;
     std::size_t narrowest = 0;  // index of the smallest width whose trees contain the accepted path so far
-    const auto depth = std::min<std::size_t>(static_cast<std::size_t>(deepest_drafted), cells_.size());
-    for (std::size_t level = 0; level < depth; ++level) {
+    const std::int64_t depth = std::min(limits.depth - begins, std::ssize(cells_));
+    for (std::size_t level = 0; std::cmp_less(level, depth); ++level) {
         const bool hit = level < accepted.size();
         if (!hit && ended) return;
         const std::size_t found =

@@ -19,6 +19,9 @@ class DraftChooser {
     /// Method and tree limits of the next step; depth 0 if no sequence decodes or nothing pays.
     TreeLimits choose(const TreeChooser::Batch& batch);
 
+    /// See TreeChooser; of the next step's method.
+    [[nodiscard]] double node_price() const { return trees_[method_].node_price(); }
+
     /// Whether a sequence that has not decoded yet waits for its drafter to read the text: not while drafting pauses,
     /// and not for a draft model that another method is certainly faster than.
     [[nodiscard]] bool feeds() const;

@@ -6,9 +6,10 @@ namespace longhaul::engine {
 namespace {
 
 constexpr double keep = 0.99;               // decay per pass: a memory of about 100, to follow a growing context
-constexpr double untried = 0.1;             // min_probability() during the first passes
+constexpr double untried = 0.1;             // lowest min_probability() during the first passes
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
-constexpr double keep_drafts = 0.98;        // decay of the time of a draft pass
+constexpr double min_price = 0.02, max_price = 2;
+constexpr double keep_drafts = 0.98;  // decay of the time of a draft pass
 constexpr double keep_calibration =
     0.998;                         // decay of accepted and expected nodes; slower: drafts are rarer than passes
 constexpr double fair_trial = 8;   // drafts of a model before n-grams may stand in for it
@@ -60,8 +61,8 @@ double DraftEconomy::kept(const Calibration& calibration) {
 
 /// The chance, as its drafter estimates it, that a draft must have to be worth `seconds`.
 double DraftEconomy::price(double seconds, const Calibration& calibration) const {
-    if (passes_ < passes_to_try) return untried;
-    return std::clamp(seconds * tokens_ / all_seconds_ / kept(calibration), 0.02, 2.0);
+    if (passes_ < passes_to_try) return std::clamp(expected_price_, untried, max_price);
+    return std::clamp(seconds * tokens_ / all_seconds_ / kept(calibration), min_price, max_price);
 }
 
 double DraftEconomy::min_probability() const {

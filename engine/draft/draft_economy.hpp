@@ -28,6 +28,8 @@ class DraftEconomy {
         std::int64_t first_drafts = 0, right_first_drafts = 0;
     };
     void record(const Step& step);
+    /// The price of a node as the cost model has it, in tokens: what counts until enough passes are measured.
+    void expect(double node_price) { expected_price_ = node_price; }
 
     /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
     [[nodiscard]] double min_probability() const;
@@ -54,6 +56,7 @@ class DraftEconomy {
     Calibration ngrams_, models_;
     double first_drafts_ = 0, right_first_drafts_ = 0, model_tokens_ = 0;  ///< sums over steps with models' drafts
     double slope_ = 0;
+    double expected_price_ = 0;
     std::int64_t passes_ = 0;
 };
 

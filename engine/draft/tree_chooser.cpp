@@ -19,8 +19,10 @@ constexpr std::int64_t fair_trial = 10;          // steps before estimates alone
 constexpr std::int64_t look_around = 64;         // steps between two trials of an alternative (plain, larger tree)
 constexpr std::int64_t first_looks = 256;        // until this step larger trees are tried four times as often
 constexpr std::int64_t clear_look_around = 256;  // between two trials of plain decoding where drafts gain much
-constexpr std::int64_t plain_looks = 2;          // steps of a plain trial: the first is slower than plain decoding
-constexpr double clear_gain = 1.25;              // ratio of rates from which on drafts gain much
+constexpr std::int64_t plain_looks = 3;          // steps of a plain trial: the first is slower than plain decoding
+constexpr double slow_use = 0.03;                // the same for LevelUse, whose values are 0 or 1 with one sequence
+constexpr double of_rare = 0.2;                  // weight of a new value where values are rare
+constexpr double clear_gain = 1.5;               // ratio of rates from which on drafts gain much
 constexpr double optimism = 0.8;                 // standard errors added to acceptance before drafts are given up
 constexpr double min_gain = 1.02;                // ratio of rates at which drafting resumes after a probe
 // Losses tolerated before drafting pauses: a share of the elapsed time, some plain steps, and some steps with trees.
@@ -50,19 +52,65 @@ double Correction::factor(std::int64_t rows) const {
     return all_.factor * of_size_[size_class(rows)].factor;
 }
 
-void Correction::record(std::int64_t rows, double modelled, double measured) {
+void Correction::record(std::int64_t rows, double modelled, double measured, bool rare) {
     if (modelled <= 0 || measured <= 0) return;
     const double limit = std::log(max_surprise);
+    Share* of_size = &of_size_[size_class(rows)];
     // The common factor is updated last, so a rarely used size class keeps its ratio to the others.
-    for (Share* share : {&of_size_[size_class(rows)], &all_}) {
+    for (Share* share : {of_size, &all_}) {
         const double surprise = std::clamp(std::log(measured / (modelled * factor(rows))), -limit, limit);
-        share->factor *= std::exp(std::max(slow, 1.0 / (share->seen + 2)) * surprise);
+        const double weight = rare && share == of_size ? of_rare : slow;
+        share->factor *= std::exp(std::max(weight, 1.0 / (share->seen + 2)) * surprise);
         ++share->seen;
     }
 }
 
+void LevelUse::count(const TokenTree& tree) {
+    ++trees_;
+    const std::int64_t begins = tree.ngram_chain();
+    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
+        if (tree.origin[node] == Origin::ngram || tree.origin[node] == Origin::resampled) continue;
+        const std::int64_t level = tree.depth[node] - begins - 1;
+        if (level < 0 || level >= std::ssize(levels_)) continue;
+        ++levels_[static_cast<std::size_t>(level)].counted;
+        drafted_ = std::max(drafted_, level + 1);
+    }
+}
+
+void LevelUse::end_step(std::span<const std::int64_t> asked) {
+    for (std::size_t i = 0; i < levels_.size(); ++i) {
+        Level& level = levels_[i];
+        if (i < asked.size() && trees_ > 0) {
+            if (level.seen == 0) level.share = expected(static_cast<std::int64_t>(i));
+            const auto nodes = static_cast<double>(level.counted) / static_cast<double>(trees_ * asked[i]);
+            const double weight = std::max(slow_use, 1.0 / (++level.seen + 1));
+            level.share.nodes += weight * (nodes - level.share.nodes);
+            level.share.passes += weight * ((level.counted > 0 ? 1 : 0) - level.share.passes);
+        }
+        level.counted = 0;
+    }
+    drafted_ = trees_ = 0;
+}
+
+LevelUse::Share LevelUse::expected(std::int64_t level) const {
+    std::int64_t known = level;
+    while (known >= 0 && levels_[static_cast<std::size_t>(known)].seen == 0) --known;
+    if (known < 0) return {};
+    Share share = levels_[static_cast<std::size_t>(known)].share;
+    if (known == level || known == 0) return share;
+    const Share& above = levels_[static_cast<std::size_t>(known) - 1].share;
+    const auto kept = [](double below, double before) { return before > 0 ? std::min(below / before, 1.0) : 0.0; };
+    const Share ratio{.nodes = kept(share.nodes, above.nodes), .passes = kept(share.passes, above.passes)};
+    for (; known < level; ++known) share.nodes *= ratio.nodes, share.passes *= ratio.passes;
+    return share;
+}
+
 TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts)
-    : family_(std::move(family)), target_(std::move(target)), drafts_(std::move(drafts)), acceptance_(family_) {}
+    : family_(std::move(family)),
+      target_(std::move(target)),
+      drafts_(std::move(drafts)),
+      acceptance_(family_),
+      use_(family_.max_depth) {}
 
 /// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
 /// longer context is added once per sequence.
@@ -72,9 +120,17 @@ double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows, std:
     return costs.pass_seconds(batch_.sequences * rows, base) + static_cast<double>(batch_.sequences) * context_cost;
 }
 
+/// Modelled seconds of the target's pass; the rows of a sequence need not be whole.
+double TreeChooser::target_model(double mean_rows) const {
+    const auto fewer = static_cast<std::int64_t>(mean_rows);
+    const double share = mean_rows - static_cast<double>(fewer);
+    const double seconds = pass_seconds(target_, fewer, batch_.context);
+    return share > 0 ? seconds + share * (pass_seconds(target_, fewer + 1, batch_.context) - seconds) : seconds;
+}
+
 double TreeChooser::target_seconds(double mean_rows) const {
-    const std::int64_t rows = std::lround(mean_rows);
-    return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows, batch_.context);
+    const std::int64_t rows = std::lround(static_cast<double>(batch_.sequences) * mean_rows);
+    return target_correction_.factor(rows) * target_model(mean_rows);
 }
 
 /// Seconds of the draft models for one level. With several models, each runs its own pass over its share of the rows.
@@ -105,8 +161,12 @@ void TreeChooser::add_level(Candidate& tree) const {
     const std::int64_t level = tree.limits.depth++;
     const std::int64_t rows = level == 0 ? 1 + not_read() : family_.one_row ? 1 : tree.level_nodes;
     tree.level_nodes = (family_.branches ? tree.level_nodes : 1) * family_.fan_out(level, tree.limits.width);
+    const double drafting = drafting_seconds(level, rows, tree);
     tree.nodes += tree.level_nodes;
-    tree.drafting += drafting_seconds(level, rows, tree);
+    tree.drafting += drafting;
+    const LevelUse::Share use = use_.expected(level);
+    tree.used_nodes += use.nodes * static_cast<double>(tree.level_nodes);
+    tree.used_drafting += use.passes * drafting;
 }
 
 /// The candidate of these limits, with its nodes and modelled drafting time.
@@ -117,14 +177,20 @@ TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
 }
 
 double TreeChooser::draft_factor(const Candidate& tree) const {
-    return draft_correction_.factor(batch_.sequences * tree.nodes);
+    return draft_correction_.factor(std::lround(static_cast<double>(batch_.sequences) * tree.used_nodes));
 }
 
 TreeChooser::Candidate TreeChooser::plain() const {
-    Candidate candidate;
-    candidate.tokens += ngrams_[0].tokens;
-    candidate.seconds = target_seconds(1 + ngrams_[0].rows) + verify_seconds_ * static_cast<double>(batch_.sequences);
-    return candidate;
+    const double verifying = verify_seconds_ * static_cast<double>(batch_.sequences);
+    const Candidate alone{.seconds = target_seconds(1) + verifying};
+    const Candidate with_ngrams{.tokens = 1 + ngrams_[0].tokens,
+                                .seconds = target_seconds(1 + ngrams_[0].rows) + verifying};
+    // N-grams that did not pay when they were last seen would be left out by now.
+    return with_ngrams.rate() > alone.rate() ? with_ngrams : alone;
+}
+
+double TreeChooser::node_price() const {
+    return batch_.sequences > 0 ? target_seconds(2) / target_seconds(1) - 1 : 0;
 }
 
 TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hope) const {
@@ -140,8 +206,8 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
             add_level(tree);
             if (tree.nodes > family_.max_nodes) break;
             tree.tokens += reached *= chance;
-            tree.seconds = target_seconds(1 + static_cast<double>(tree.nodes) + ngrams_[1].rows) +
-                           draft_factor(tree) * tree.drafting +
+            tree.seconds = target_seconds(1 + tree.used_nodes + ngrams_[1].rows) +
+                           draft_factor(tree) * tree.used_drafting +
                            verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
             if (best.limits.depth == 0 || tree.rate() > best.rate()) best = tree;
         }
@@ -173,8 +239,8 @@ bool TreeChooser::may_probe() const {
     const Candidate tree = best_tree(probe_depth());
     const std::int64_t late = not_read();
     const double reading = drafts_.empty() ? 0 : level_seconds(1 + late, 1) - level_seconds(1, 1);
-    const double others = target_seconds(1 + static_cast<double>(tree.nodes)) - target_seconds(1) +
-                          draft_factor(tree) * std::max(tree.drafting - reading, 0.0);
+    const double others = target_seconds(1 + tree.used_nodes) - target_seconds(1) +
+                          draft_factor(tree) * std::max(tree.used_drafting - reading, 0.0);
     const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
     return lost_ + cost <= probe_share * elapsed_ + first_probe_loss * plain().seconds;
 }
@@ -235,19 +301,21 @@ TreeLimits TreeChooser::choose(const Batch& batch) {
 }
 
 void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended) {
-    if (limits_.depth > 0) acceptance_.record(tree, accepted, ended, limits_.width);
+    if (limits_.depth == 0) return;
+    acceptance_.record(tree, accepted, ended, limits_);
+    use_.count(tree);
 }
 
 /// Updates the cost corrections and the balance of losses from a measured step.
 void TreeChooser::weigh(const Step& step, double seconds) {
-    const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    const double forward = without_interruption(step.forward_seconds, target_seconds(static_cast<double>(rows)));
+    const double rows = std::max(static_cast<double>(step.rows) / static_cast<double>(batch_.sequences), 1.0);
+    const double forward = without_interruption(step.forward_seconds, target_seconds(rows));
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
     if (!lone) {
-        delay_ += slow_delay * (forward / target_seconds(static_cast<double>(rows)) - delay_);
-        target_correction_.record(step.rows, pass_seconds(target_, rows, batch_.context), step.forward_seconds);
+        delay_ += slow_delay * (forward / target_seconds(rows) - delay_);
+        target_correction_.record(step.rows, target_model(rows), step.forward_seconds, limits_.depth == 0 && !paused_);
     }
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double verify = step.verify_seconds / tokens;
@@ -259,12 +327,23 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     gain.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - gain.rows);
     gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
-    const Candidate tree = sized(limits_);
-    const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
-    if (!step.reuses_drafts) draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
+    const Candidate tree = sized({.depth = use_.drafted(), .width = limits_.width});
+    const std::int64_t nodes = batch_.sequences * tree.nodes;
+    const double drafting = without_interruption(step.draft_seconds, draft_correction_.factor(nodes) * tree.drafting);
+    if (!step.reuses_drafts) draft_correction_.record(nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;
+}
+
+void TreeChooser::learn_use(bool reuses_drafts) {
+    std::vector<std::int64_t> asked;
+    Candidate tree{.limits = {.depth = 0, .width = limits_.width}};
+    while (!reuses_drafts && tree.limits.depth < limits_.depth) {
+        add_level(tree);
+        asked.push_back(tree.level_nodes);
+    }
+    use_.end_step(asked);
 }
 
 void TreeChooser::end_probe() {
@@ -291,6 +370,7 @@ void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
     if (step.measured && step.sequences == batch_.sequences)
         weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
+    learn_use(step.reuses_drafts);
     drafted_before_ = limits_.depth > 0;
     not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
     if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();

@@ -22,7 +22,8 @@ namespace longhaul::engine {
 class Correction {
   public:
     [[nodiscard]] double factor(std::int64_t rows) const;
-    void record(std::int64_t rows, double modelled, double measured);
+    /// `rare`: passes of this size are measured now and then only, so that each of them says more.
+    void record(std::int64_t rows, double modelled, double measured, bool rare = false);
 
   private:
     struct Share {
@@ -33,6 +34,36 @@ class Correction {
 
     Share all_;                        ///< common factor: the machine's current speed
     std::array<Share, 12> of_size_{};  ///< additional factor of each size class
+};
+
+/// How much of the trees that are asked for is drafted, by level: drafters leave out what seems not to pay.
+class LevelUse {
+  public:
+    explicit LevelUse(std::int64_t max_depth) : levels_(static_cast<std::size_t>(max_depth)) {}
+
+    /// Called for each tree of a step; counts the nodes of models.
+    void count(const TokenTree& tree);
+    /// Called once all trees of a step are counted. `asked`: for each level that was asked for, its nodes in one tree.
+    void end_step(std::span<const std::int64_t> asked);
+    /// Levels drafted in the counted step.
+    [[nodiscard]] std::int64_t drafted() const { return drafted_; }
+
+    struct Share {
+        double nodes = 1;   ///< of the nodes asked for
+        double passes = 1;  ///< of the steps: those with such nodes
+    };
+    /// What is drafted of a level, if it is asked for. Below the levels that ever were, as much is left out per level
+    /// as in the deepest of them.
+    [[nodiscard]] Share expected(std::int64_t level) const;
+
+  private:
+    struct Level {
+        Share share;
+        int seen = 0;
+        std::int64_t counted = 0;  ///< nodes in this step
+    };
+    std::vector<Level> levels_;
+    std::int64_t drafted_ = 0, trees_ = 0;
 };
 
 class TreeChooser {
@@ -63,6 +94,9 @@ class TreeChooser {
     /// Whether drafting is paused because it does not pay. Sequences then do not wait for their drafters to catch up.
     [[nodiscard]] bool pauses() const { return paused_; }
 
+    /// What one more row of each sequence costs, in tokens of plain decoding; at first from the cost model alone.
+    [[nodiscard]] double node_price() const;
+
     /// Called after choose() for each tree of the step; see Acceptance::record.
     void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
     /// Called after choose(), once all trees of the step are verified.
@@ -76,9 +110,10 @@ class TreeChooser {
   private:
     struct Candidate {
         TreeLimits limits{.depth = 0, .width = 0};
-        std::int64_t nodes = 0, level_nodes = 1;  ///< of the tree, root excluded; of its lowest level
-        double drafting = 0;                      ///< modelled seconds of drafting for the whole batch
-        double tokens = 1, seconds = 0;           ///< expected tokens per sequence; seconds of the whole batch
+        std::int64_t nodes = 0, level_nodes = 1;   ///< of the tree, root excluded; of its lowest level
+        double drafting = 0;                       ///< modelled seconds of drafting for the whole batch
+        double used_nodes = 0, used_drafting = 0;  ///< the parts of both that are not left out (LevelUse)
+        double tokens = 1, seconds = 0;            ///< expected tokens per sequence; seconds of the whole batch
         [[nodiscard]] double rate() const { return tokens / seconds; }
     };
     [[nodiscard]] Candidate plain() const;
@@ -90,7 +125,8 @@ class TreeChooser {
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
-    [[nodiscard]] double target_seconds(double rows) const;
+    [[nodiscard]] double target_model(double mean_rows) const;
+    [[nodiscard]] double target_seconds(double mean_rows) const;
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }
     [[nodiscard]] bool may_probe() const;
@@ -103,11 +139,13 @@ class TreeChooser {
     void pause();
     void end_probe();
     void weigh(const Step& step, double seconds);
+    void learn_use(bool reuses_drafts);
 
     TreeFamily family_;
     CostModel target_;
     std::vector<CostModel> drafts_;
     Acceptance acceptance_;
+    LevelUse use_;
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
     double delay_ = 1;  ///< mean of measured / expected seconds of a target pass: above 1 beside other processes

@@ -227,7 +227,8 @@ void Replica::State::plan_trees(StepHeader& header) {
         header.feed_drafter = chooser->feeds();
     }
     if (!drafter->adapts() || options.draft.tree_limits) return;
-    const DraftEconomy& economy = economies.at(header.trees.method);
+    DraftEconomy& economy = economies.at(header.trees.method);
+    if (chooser) economy.expect(chooser->node_price());
     header.min_probability = economy.min_probability();
     header.prices = {.node = economy.min_node_probability(),
                      .level = economy.min_level_probability(),

@@ -12,153 +12,12 @@
 
 #include "engine/draft/acceptance.hpp"
 #include "engine/draft/tree_growth.hpp"
+#include "tests/engine/simulated_drafts.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-TreeFamily family_of(const char* method) {
-    return tree_family(find_draft_method(method), 1);
-}
-
-/// One layer, no head; `seconds` by number of rows.
-CostModel costs_of(const std::vector<std::pair<std::int64_t, double>>& seconds) {
-    std::vector<CostModel::Point> points;
-    for (const auto& [rows, layer] : seconds) points.push_back({.rows = rows, .layer = layer});
-    return {1, points};
-}
-
-/// Rows cost almost nothing, as if bound by weight bandwidth.
-CostModel memory_bound(double pass) {
-    return costs_of({{1, pass}, {64, 1.3 * pass}});
-}
-/// Each row costs as much as a pass with one row.
-CostModel arithmetic_bound(double pass) {
-    return costs_of({{1, pass}, {64, 64 * pass}});
-}
-
-struct World {
-    TreeFamily family;
-    CostModel target, draft;
-    std::vector<double> chances;  ///< probability that the draft at this place of a level is right
-    std::int64_t sequences = 1;
-    CostModel believed = target;   ///< the chooser's prior
-    double draft_surprise = 1;     ///< measured draft time / modelled draft time
-    double after_drafts = 1;       ///< slowdown of a pass that follows drafts
-    double noise = 0;              ///< of the chooser's clock: only adds time, rarely a lot
-    std::int64_t reuse_every = 0;  ///< > 0: each so many-th step tries what was left of the one before, at no drafting
-    double interruption = 0;  ///< length of the pauses that other processes cause, about as long in all as the work
-    TreeChooser chooser{family, believed, {draft}};
-    std::mt19937 random{7}, disturbance{11};
-
-    double clock = 0;
-    std::int64_t steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, levels = 0, late = 0;
-    TreeLimits last{};
-
-    [[nodiscard]] double seen(double seconds) {
-        if (interruption > 0) {
-            const int count = std::poisson_distribution<int>(seconds / interruption)(disturbance);
-            return seconds + count * interruption;
-        }
-        if (noise == 0) return seconds;
-        const bool interrupted = std::uniform_real_distribution<double>()(disturbance) < 0.02;
-        const double more = std::abs(std::normal_distribution<double>(0, noise)(disturbance));
-        return seconds * (interrupted ? 2.5 : 1 + more);
-    }
-    [[nodiscard]] double plain_token() const {
-        return target.pass_seconds(sequences, CostModel::base_context) / static_cast<double>(sequences);
-    }
-    [[nodiscard]] double loss() const { return clock / (static_cast<double>(tokens) * plain_token()) - 1; }
-
-    [[nodiscard]] bool reuses() const { return reuse_every > 0 && last.depth > 0 && steps % reuse_every == 1; }
-
-    /// A tree whose accepted path is known. The nodes of a level are children of the accepted node above, or of the
-    /// first node if none was accepted.
-    std::pair<TokenTree, std::vector<std::int32_t>> grow() {
-        TokenTree tree;
-        tree.reset(0);
-        std::vector<std::int32_t> accepted;
-        std::int32_t parent = 0;
-        if (reuses()) {
-            tree.add(0, 0, Origin::resampled);
-            return {tree, accepted};
-        }
-        for (std::int64_t level = 0; level < last.depth; ++level) {
-            const std::int32_t first = tree.num_nodes();
-            for (std::int64_t i = 0; i < family.fan_out(level, last.width); ++i)
-                tree.add(parent, static_cast<std::int32_t>(i), Origin::model);
-            parent = first;
-            if (static_cast<std::int64_t>(accepted.size()) < level) continue;
-            const double draw = std::uniform_real_distribution<double>()(random);
-            double sum = 0;
-            for (std::size_t place = 0; place < chances.size(); ++place) {
-                sum += chances[place];
-                if (draw >= sum || static_cast<std::int64_t>(place) >= last.width) continue;
-                accepted.push_back(first + static_cast<std::int32_t>(place));
-                parent = accepted.back();
-                break;
-            }
-        }
-        return {tree, accepted};
-    }
-
-    void step() {
-        last = chooser.choose({.sequences = sequences, .context = CostModel::base_context});
-        TreeChooser::Step taken{.sequences = sequences};
-        for (std::int64_t i = 0; i < sequences; ++i) {
-            const auto [tree, accepted] = grow();
-            chooser.verified(tree, accepted, false);
-            taken.rows += tree.num_nodes();
-            taken.tokens += static_cast<std::int64_t>(accepted.size()) + 1;
-        }
-        for (std::int64_t level = 0; level < last.depth; ++level) {
-            const std::int64_t unread = family.follows_text ? std::min<std::int64_t>(late, 128) : 0;
-            const std::int64_t rows = level == 0 ? 1 + unread : last.width;
-            taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
-        }
-        taken.reuses_drafts = reuses();
-        if (taken.reuses_drafts) taken.draft_seconds *= 0.05;
-        taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
-        if (last.depth > 0 || late == 0) taken.forward_seconds *= after_drafts;
-        late = last.depth > 0 ? 0 : late + 1;
-        clock += taken.draft_seconds + taken.forward_seconds;
-        taken.draft_seconds = seen(taken.draft_seconds);
-        taken.forward_seconds = seen(taken.forward_seconds);
-        chooser.record(taken);
-        tokens += taken.tokens;
-        nodes += taken.rows - sequences;
-        ++steps;
-        drafted_steps += last.depth > 0 ? 1 : 0;
-        levels += last.depth;
-    }
-    void run(int count) {
-        for (int i = 0; i < count; ++i) step();
-    }
-    void forget() { clock = 0, steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, levels = 0; }
-
-    /// Tokens per second of a fixed tree with the same acceptance at each level.
-    [[nodiscard]] double fixed_rate(TreeLimits tree) const {
-        double chance = 0;
-        for (std::size_t i = 0; i < chances.size() && static_cast<std::int64_t>(i) < tree.width; ++i)
-            chance += chances[i];
-        double expected = 1, reached = 1, seconds = 0;
-        for (std::int64_t level = 0; level < tree.depth; ++level) {
-            expected += reached *= chance;
-            seconds +=
-                draft_surprise * draft.pass_seconds(sequences * (level == 0 ? 1 : tree.width), CostModel::base_context);
-        }
-        seconds += target.pass_seconds(sequences * (1 + tree.width * tree.depth), CostModel::base_context);
-        return static_cast<double>(sequences) * expected / seconds;
-    }
-    [[nodiscard]] double best_fixed_rate() const {
-        double best = 1 / plain_token();
-        for (const std::int64_t width : family.widths) {
-            for (std::int64_t depth = 1; depth <= family.max_depth && width * depth <= family.max_nodes; ++depth)
-                best = std::max(best, fixed_rate({.depth = depth, .width = width}));
-        }
-        return best;
-    }
-    [[nodiscard]] double rate() const { return static_cast<double>(tokens) / clock; }
-};
+using testing::arithmetic_bound, testing::costs_of, testing::family_of, testing::memory_bound, testing::World;
 
 TEST(TreeChooser, GivesUpUselessDraftsAndLosesLittle) {
     for (const char* method : {"sd", "rsd-s"}) {
@@ -218,6 +77,49 @@ TEST(TreeChooser, ComesNearTheBestFixedTree) {
             }
         }
     }
+}
+
+/// Tokens per second with the best limits, plain decoding among them, of drafts that end where they are unsure.
+double best_rate(const World& world) {
+    double best = 1 / world.plain_token();
+    for (std::int64_t depth = 1; depth <= world.family.max_depth; ++depth) {
+        World fixed = world;
+        fixed.run_fixed(1500, {.depth = depth, .width = 1});
+        best = std::max(best, fixed.rate());
+    }
+    return best;
+}
+
+// A tree that the drafter ends early has drafts of the sure kind at its depths. That they are accepted does not mean
+// that trees become so deep, nor that they gain.
+TEST(TreeChooser, DraftsThatEndEarlyAreWorthWhatTheyBring) {
+    for (const double knows : {0.2, 0.5, 0.8}) {
+        for (const double pass : {0.05, 0.3, 0.9}) {
+            for (const std::int64_t batch : {1, 4}) {
+                World world{.family = family_of("sd"),
+                            .target = costs_of({{1, 1.0}, {64, 6.0}}),
+                            .draft = memory_bound(pass),
+                            .chances = {0.2},
+                            .sequences = batch,
+                            .knows = knows};
+                const double best = best_rate(world);
+                world.run(2000);
+                EXPECT_GT(world.rate(), 0.95 * best) << "knows " << knows << ", a pass " << pass << ", batch " << batch;
+                EXPECT_GT(world.rate(), 0.97 / world.plain_token()) << knows << " " << pass << " " << batch;
+            }
+        }
+    }
+}
+
+// N-grams that did not pay beside other drafts must not make plain decoding look slow.
+TEST(TreeChooser, NgramsThatCostMoreThanTheyBringAreNoPartOfPlainDecoding) {
+    World world{.family = family_of("sd"), .target = arithmetic_bound(1), .draft = memory_bound(0.5), .chances = {0.3}};
+    world.ngram_rows = 6;
+    world.run(40);
+    world.ngram_rows = 0;
+    world.forget();
+    world.run(1000);
+    EXPECT_LT(world.loss(), 0.03);
 }
 
 // A step that tries what an earlier draft has left takes hardly any time to draft. Trees must not get deeper for it.
@@ -405,7 +307,7 @@ TEST(TreeChooser, LevelsOfHeadsComeAfterThePasses) {
         family.max_depth = 5;
         TreeChooser chooser(family, memory_bound(1), {memory_bound(0.4)});
         TreeLimits limits;
-        for (int i = 0; i < 3; ++i) limits = chooser.choose({.sequences = 1, .context = 100});
+        for (int i = 0; i < 2; ++i) limits = chooser.choose({.sequences = 1, .context = 100});
         return limits.depth;
     };
     EXPECT_GT(depth_with(1), depth_with(5));
@@ -445,7 +347,7 @@ TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
     for (int i = 0; i < 300; ++i) {
         const auto [tree, accepted] =
             pairs(i % 4 == 0 ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{i % 2, 0}, 2);
-        acceptance.record(tree, accepted, false, 2);
+        acceptance.record(tree, accepted, false, {.depth = 2, .width = 2});
     }
     // In four trials: a miss, the second, the first, the second.
     EXPECT_NEAR(acceptance.chances(0, 2)[0], 0.25, 0.05);
@@ -461,7 +363,7 @@ TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
 double belief_after(Acceptance& acceptance, int trials, const std::function<bool(int)>& hit) {
     for (int i = 0; i < trials; ++i) {
         const auto [tree, accepted] = pairs(hit(i) ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{}, 1);
-        acceptance.record(tree, accepted, false, 1);
+        acceptance.record(tree, accepted, false, {.depth = 1, .width = 1});
     }
     return acceptance.chances(0, 1)[0];
 }
@@ -475,7 +377,7 @@ TEST(Acceptance, NgramsSayNothingAboutModels) {
         tree.add(0, 1, Origin::model);
         const std::int32_t right = tree.add(0, 2, Origin::ngram);
         const std::vector<std::int32_t> accepted{right, tree.add(right, 3, Origin::ngram)};
-        acceptance.record(tree, accepted, false, 1);
+        acceptance.record(tree, accepted, false, {.depth = 1, .width = 1});
     }
     EXPECT_LT(acceptance.chances(0, 1)[0], 0.05);
     EXPECT_EQ(acceptance.deepest(), 0);
@@ -495,7 +397,7 @@ TEST(Acceptance, AModelBelowNgramsBeginsThere) {
         if (i % 3 == 0) accepted = {first};  // nobody knows what the model's draft was worth
         if (i % 3 == 1) accepted = {first, second};
         if (i % 3 == 2) accepted = {first, second, model};
-        acceptance.record(tree, accepted, false, 1);
+        acceptance.record(tree, accepted, false, {.depth = 3, .width = 1});
     }
     EXPECT_NEAR(acceptance.chances(0, 1)[0], 0.5, 0.02);
     EXPECT_EQ(acceptance.deepest(), 1);
@@ -516,9 +418,9 @@ TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {
 TEST(Acceptance, TheEndOfATextIsNoMiss) {
     Acceptance acceptance(family_of("sd")), same(family_of("sd"));
     const auto [tree, accepted] = pairs({}, 1);
-    acceptance.record(tree, accepted, true, 1);
+    acceptance.record(tree, accepted, true, {.depth = 1, .width = 1});
     EXPECT_EQ(acceptance.chances(0, 3), same.chances(0, 3));
-    acceptance.record(tree, accepted, false, 1);
+    acceptance.record(tree, accepted, false, {.depth = 1, .width = 1});
     EXPECT_LT(acceptance.chances(0, 3)[0], same.chances(0, 3)[0]);
 }
 
@@ -529,7 +431,7 @@ TEST(Acceptance, PlacesOfABranchingTreeAreAmongSiblings) {
     for (std::int32_t i = 0; i < 2; ++i) tree.add(0, i, Origin::model);
     for (std::int32_t parent = 1; parent <= 2; ++parent) tree.add(parent, 0, Origin::model);
     const std::vector<std::int32_t> accepted{2, 4};  // the second child, and its only child
-    for (int i = 0; i < 200; ++i) acceptance.record(tree, accepted, false, 2);
+    for (int i = 0; i < 200; ++i) acceptance.record(tree, accepted, false, {.depth = 2, .width = 2});
     EXPECT_LT(acceptance.chances(0, 2)[0], 0.1);
     EXPECT_GT(acceptance.chances(1, 2)[0], 0.9);
     EXPECT_GT(acceptance.chances(1, 2)[1], 0.6) << "of a tree that is wide enough for its parent";
