@@ -131,14 +131,20 @@ std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& spli
     return bytes;
 }
 
-DraftLayer::DraftLayer(const DraftLayerConfig& config, Model& target)
+DraftLayer::Alone::Alone(Model& target)
+    : group(make_local_group()),
+      sums(make_device_group(target.device(), *group, notice)),
+      context(target.device(), *sums, target.context().act) {}
+
+DraftLayer::DraftLayer(const DraftLayerConfig& config, Model& target, Parallel parallel)
     : config_(config),
       target_(target),
-      split_(config_.layer, target.group().rank(), target.group().size()),
+      alone_(parallel == Parallel::replicated && target.group().size() > 1 ? std::make_unique<Alone>(target) : nullptr),
+      split_(config_.layer, group().rank(), group().size()),
       sum_(target.device()) {}
 
-DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method)
-    : DraftLayer(DraftLayerConfig::load(folder, target.config(), method), target) {
+DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method, Parallel parallel)
+    : DraftLayer(DraftLayerConfig::load(folder, target.config(), method), target, parallel) {
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
     const std::vector<std::string> faults = faults_of(config_, tensors);
     if (!faults.empty()) throw Error(faults.front());
@@ -151,7 +157,7 @@ DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const
 }
 
 std::unique_ptr<DraftLayer> DraftLayer::random(const DraftLayerConfig& config, Model& target, std::uint64_t seed) {
-    std::unique_ptr<DraftLayer> layer(new DraftLayer(config, target));
+    std::unique_ptr<DraftLayer> layer(new DraftLayer(config, target, Parallel::sharded));
     RandomSource source(seed);
     layer->load(source);
     return layer;
@@ -159,7 +165,7 @@ std::unique_ptr<DraftLayer> DraftLayer::random(const DraftLayerConfig& config, M
 
 void DraftLayer::load(TensorSource& source) {
     load_weights(plan_draft_layer(config_, split_, type_of(target_.precision()), parts_), target_.device(), source);
-    layers_ = std::make_unique<DecoderLayers>(target_.context(), config_.layer, split_, parts_.layer,
+    layers_ = std::make_unique<DecoderLayers>(context(), config_.layer, split_, parts_.layer,
                                               kv_layouts_of(config_.layer, split_, target_.kv_layout().dtype));
     if (config_.has_own_head()) load_head();
     if (config_.token_info_rank > 0) token_info_ = std::make_unique<TokenInfo>(target_, config_, parts_.token_info);
@@ -167,8 +173,12 @@ void DraftLayer::load(TensorSource& source) {
 
 DraftLayer::~DraftLayer() = default;
 
+bool DraftLayer::writes_kv() const {
+    return alone_ ? target_.group().is_first() : split_.writes_kv;
+}
+
 void DraftLayer::load_head() {
-    head_ = std::make_unique<OutputHead>(target_.context(), target_.group(), config_.layer, split_, parts_.head);
+    head_ = std::make_unique<OutputHead>(context(), group(), config_.layer, split_, parts_.head);
     head_tokens_ = TokenColumns(target_.device(), config_.head_tokens);
     std::vector<float> absent(static_cast<std::size_t>(target_.config().vocab_size), absent_logit);
     for (const std::int32_t token : config_.head_tokens) absent[token] = 0;
@@ -246,7 +256,7 @@ HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<con
     const HiddenStates input = side_by_side(embedded, states);
     layers_->begin(rows, sequences);
     layers_->run(0, 1, x.data(), nullptr, {.rows = input.data(), .width = 2 * config_.layer.hidden_size});
-    target_.context().finish();
+    context().finish();
     return x;
 }
 
@@ -261,7 +271,7 @@ HiddenStates DraftLayer::forward_states(std::span<const ForwardRow> rows, std::s
                                         HiddenStates states) {
     layers_->begin(rows, sequences);
     layers_->run(0, 1, states.data());
-    target_.context().finish();  // the pages of the sequences may change from here on
+    context().finish();  // the pages of the sequences may change from here on
     return states;
 }
 

@@ -52,10 +52,15 @@ std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& spli
 
 class DraftLayer {
   public:
-    /// Loads the layer of `folder` onto the device of `target`, sharded as the target is. Throws Error if tensors are
-    /// missing or of a wrong shape, InputError if the layer does not fit the target or the method, or holds NaN or
-    /// infinity, UsageError if it cannot be split.
-    DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method);
+    /// With tensor parallelism: whether a rank holds its part of the layer, or all of it, which needs no sums over
+    /// ranks.
+    enum class Parallel : std::uint8_t { sharded, replicated };
+
+    /// Loads the layer of `folder` onto the device of `target`. Throws Error if tensors are missing or of a wrong
+    /// shape, InputError if the layer does not fit the target or the method, or holds NaN or infinity, UsageError if it
+    /// cannot be split.
+    DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method,
+               Parallel parallel = Parallel::sharded);
     /// Random weights (benchmarks).
     static std::unique_ptr<DraftLayer> random(const DraftLayerConfig& config, Model& target, std::uint64_t seed);
     ~DraftLayer();
@@ -79,6 +84,8 @@ class DraftLayer {
     [[nodiscard]] const DraftLayerConfig& config() const { return config_; }
     [[nodiscard]] const kernels::KvLayout& kv_layout() const { return layers_->layout(); }
     [[nodiscard]] const Split& split() const { return split_; }
+    /// Whether this rank writes its keys and values to checkpoints: those of each head are written once.
+    [[nodiscard]] bool writes_kv() const;
     [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
     [[nodiscard]] TokenInfo* token_info() const { return token_info_.get(); }  ///< nullptr: it has none
 
@@ -92,14 +99,26 @@ class DraftLayer {
     };
 
   private:
-    DraftLayer(const DraftLayerConfig& config, Model& target);
+    DraftLayer(const DraftLayerConfig& config, Model& target, Parallel parallel);
+    [[nodiscard]] ComputeContext& context() { return alone_ ? alone_->context : target_.context(); }
+    [[nodiscard]] Group& group() const { return alone_ ? *alone_->group : target_.group(); }
     void load(TensorSource& source);
     [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
     [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
     void load_head();
 
+    /// What a replicated layer runs in instead of the target's group.
+    struct Alone {
+        explicit Alone(Model& target);
+        std::string notice;  ///< none: a group of one needs no connections
+        std::unique_ptr<Group> group;
+        std::unique_ptr<DeviceGroup> sums;
+        ComputeContext context;
+    };
+
     DraftLayerConfig config_;
     Model& target_;
+    std::unique_ptr<Alone> alone_;  ///< nullptr: the layer is sharded
     Split split_;
     Parts parts_;
     std::unique_ptr<DecoderLayers> layers_;

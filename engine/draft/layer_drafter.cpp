@@ -115,7 +115,7 @@ std::optional<DraftLayerKvKind> LayerDrafter::layer_kv_kind() const {
                             .head_dim = shape.head_dim,
                             .first_kv_head = split.first_kv_head,
                             .num_kv_heads_here = split.num_kv_heads,
-                            .writes_kv = split.writes_kv};
+                            .writes_kv = layer_.writes_kv()};
 }
 
 HiddenStates LayerDrafter::gathered(const HiddenStates& from, std::span<const std::int32_t> rows) const {

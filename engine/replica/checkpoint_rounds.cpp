@@ -115,7 +115,8 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob layer) {
     missing_kv_files_ = 0;
     const auto submit = [&](RoundJob& job, std::int64_t num_kv_heads, bool writes) {
         if (job.kv.empty()) return;
-        missing_kv_files_ += writing_ranks(num_kv_heads, group_);
+        // Where ranks hold all heads, one of them writes.
+        missing_kv_files_ += job.num_kv_heads == num_kv_heads ? 1 : writing_ranks(num_kv_heads, group_);
         job.round = round_;
         if (writes) writer_->submit(std::move(job));
     };

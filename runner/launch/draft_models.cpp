@@ -29,18 +29,31 @@ bool has_tokens_of(const std::filesystem::path& folder, const engine::Tokenizer&
     }
 }
 
-}  // namespace
-
-bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder,
-                      const engine::ModelConfig& config) {
+/// See is_draft_sharded.
+bool is_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config,
+                std::int64_t num_parameters) {
     if (settings.tensor_parallel == 1 || settings.draft_parallel == "replicated") return false;
     const std::string obstacle = engine::Split::obstacle(config, settings.tensor_parallel);
-    if (settings.draft_parallel == "auto")
-        return obstacle.empty() && engine::num_parameters(config) >= min_sharded_parameters;
+    if (settings.draft_parallel == "auto") return obstacle.empty() && num_parameters >= min_sharded_parameters;
     if (obstacle.empty()) return true;
     throw UsageError("draft-parallel: expected auto or replicated with tensor-parallel = " +
                      std::to_string(settings.tensor_parallel) + ", got sharded: " + (folder / "config.json").string() +
                      ": " + obstacle);
+}
+
+}  // namespace
+
+bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder,
+                      const engine::ModelConfig& config) {
+    return is_sharded(settings, folder, config, engine::num_parameters(config));
+}
+
+engine::DraftLayer::Parallel layer_parallel(const Settings& settings, const std::filesystem::path& folder,
+                                            const engine::ModelConfig& target) {
+    const auto config = engine::DraftLayerConfig::load(folder, target, *settings.draft);
+    return is_sharded(settings, folder, config.layer, config.num_parameters())
+               ? engine::DraftLayer::Parallel::sharded
+               : engine::DraftLayer::Parallel::replicated;
 }
 
 void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,
@@ -81,7 +94,8 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
     if (folders.target_copy && !with_copy) notice_ = copy_warning(settings);
     engine::agree(group, [&] {
         if (!folders.layer.empty())
-            layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target, *settings.draft);
+            layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target, *settings.draft,
+                                                          layer_parallel(settings, folders.layer, target.config()));
         if (!folders.heads.empty()) heads_ = std::make_unique<engine::DraftHeads>(folders.heads, target);
         if (!folders.corpus.empty())
             corpus_ = std::make_shared<engine::DraftCorpus>(read_draft_corpus(folders.corpus, tokenizer));

@@ -65,6 +65,10 @@ class DraftModels {
 /// split.
 bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config);
 
+/// The same of a draft layer. Also throws as DraftLayerConfig::load does.
+engine::DraftLayer::Parallel layer_parallel(const Settings& settings, const std::filesystem::path& folder,
+                                            const engine::ModelConfig& target);
+
 /// Throws InputError if a draft model's vocabulary is not the target's. If only the sizes differ (padding), all tokens
 /// of the target's tokenizer must have the same ids and bytes in the draft model's tokenizer, and both vocabularies
 /// must contain them.

@@ -211,8 +211,10 @@ ModelParts parts_of(const Settings& settings) {
         if (settings.draft->has_two_stages()) parts.back().max_cached = engine::small_text_window;
     }
     if (!drafts.layer.empty()) {
-        add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config, *settings.draft).layer,
-            settings.tensor_parallel);
+        const engine::ModelConfig& target = parts.front().config;
+        const bool sharded = layer_parallel(settings, drafts.layer, target) == engine::DraftLayer::Parallel::sharded;
+        add(engine::DraftLayerConfig::load(drafts.layer, target, *settings.draft).layer,
+            sharded ? settings.tensor_parallel : 1);
         parts.back().is_draft_layer = true;
     }
     const std::optional<engine::Precision> copy = draft_copy_precision(settings);

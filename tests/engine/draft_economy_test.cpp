@@ -50,6 +50,19 @@ TEST(DraftEconomy, TriesBeforeItKnows) {
     EXPECT_LE(economy.min_probability(), 0.1) << "all passes alike say nothing against drafting";
 }
 
+// In a batch whose rows fill a pass, even the first nodes must be worth their rows.
+TEST(DraftEconomy, NodesHaveTheCostModelsPriceUntilPassesAreMeasured) {
+    DraftEconomy economy;
+    economy.expect(0.6);
+    EXPECT_DOUBLE_EQ(economy.min_probability(), 0.6);
+    economy.expect(0.01);
+    EXPECT_DOUBLE_EQ(economy.min_probability(), 0.1) << "rows that cost nothing are tried, not all of them";
+    economy.expect(50);
+    EXPECT_LE(economy.min_probability(), 2);
+    for (int i = 0; i < 200; ++i) economy.record({.rows = 1 + i % 8, .seconds = 5e-2, .tokens = 1});
+    EXPECT_LT(economy.min_probability(), 0.1) << "rows cost nothing, as measured";
+}
+
 // A level costs a pass of the draft model besides its row: 0.3 ms and 0.2 ms where a token is worth 2.2 ms.
 TEST(DraftEconomy, ALevelPaysWhereItsChanceIsWorthItsPass) {
     DraftEconomy economy;

@@ -86,12 +86,23 @@ TEST_P(DraftLayerResume, OnOtherRanks) {
     for (const VerifyRule::Value rule : {VerifyRule::recursive, VerifyRule::coupled}) {
         Job job = job_of(rule);
         const auto texts = tokens_of(launch(job).items);
-        for (const auto& [before, after] : {std::pair{2, 1}, {1, 4}, {8, 2}}) {
-            job.ranks = before;
+        constexpr auto sharded = DraftLayer::Parallel::sharded, replicated = DraftLayer::Parallel::replicated;
+        struct Launch {
+            int ranks;
+            DraftLayer::Parallel parallel = sharded;
+        };
+        for (const auto& [before, after] : {std::pair<Launch, Launch>{{2}, {1}},
+                                            {{1}, {4}},
+                                            {{8}, {2}},
+                                            {{4, replicated}, {2}},
+                                            {{2}, {4, replicated}}}) {
+            job.ranks = before.ranks;
+            job.layer_parallel = before.parallel;
             interrupt(job);
-            job.ranks = after;
+            job.ranks = after.ranks;
+            job.layer_parallel = after.parallel;
             const JobResult result = resume(job);
-            EXPECT_EQ(tokens_of(result.items), texts) << before << " ranks, then " << after;
+            EXPECT_EQ(tokens_of(result.items), texts) << before.ranks << " ranks, then " << after.ranks;
             EXPECT_LE(result.sum.recomputed_rows, 3 * max_read_again);
         }
     }

@@ -38,8 +38,13 @@ TEST(Eagle, CoupledGivesTheTextOfPlainDecoding) {
     EXPECT_EQ(tokens_of(launch(sized).items), plain_texts(sized));
     Job split = layer_job("eagle", VerifyRule::coupled, layer);
     for (const int ranks : {2, 4}) {
-        split.ranks = ranks;
-        EXPECT_EQ(tokens_of(launch(split).items), plain_texts(split)) << ranks << " ranks";
+        for (const auto parallel : {DraftLayer::Parallel::sharded, DraftLayer::Parallel::replicated}) {
+            split.ranks = ranks;
+            split.layer_parallel = parallel;
+            const JobResult result = launch(split);
+            EXPECT_EQ(tokens_of(result.items), plain_texts(split)) << ranks << " ranks";
+            EXPECT_GT(result.sum.accepted, 20) << ranks << " ranks";
+        }
     }
     for (const Precision precision : {Precision::fp32, Precision::int8}) {
         Job job = layer_job("eagle", VerifyRule::coupled, layer);
@@ -72,6 +77,8 @@ TEST(Eagle, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     EXPECT_NE(alone, plain_texts(job)) << "an independent draw";
     job.ranks = 4;
     EXPECT_EQ(tokens_of(launch(job).items), alone) << "4 ranks";
+    job.layer_parallel = DraftLayer::Parallel::replicated;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "4 ranks, each with the whole layer";
     job.ranks = 1;
     job.options.batch = 3;
     job.options.prefill_chunk = 7;

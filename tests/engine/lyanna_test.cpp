@@ -127,6 +127,8 @@ TEST(Lyanna, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
         last = alone;
         job.ranks = 4;
         EXPECT_EQ(tokens_of(launch(job).items), alone) << "4 ranks";
+        job.layer_parallel = DraftLayer::Parallel::replicated;
+        EXPECT_EQ(tokens_of(launch(job).items), alone) << "4 ranks, each with the whole layer";
         job.ranks = 1;
         job.options.batch = 3;
         job.options.prefill_chunk = 7;

@@ -74,8 +74,9 @@ struct Job {
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
-    std::filesystem::path heads{};                                // for methods that draft with heads
-    std::filesystem::path layer{};                                // for methods that draft with a layer
+    std::filesystem::path heads{};  // for methods that draft with heads
+    std::filesystem::path layer{};  // for methods that draft with a layer
+    DraftLayer::Parallel layer_parallel = DraftLayer::Parallel::sharded;
     std::optional<Precision> copy{};                              // of the target, for methods that draft with one
     bool draft_sharded = false;                                   // split over the ranks; else each holds a copy
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // default: prompt_of
@@ -158,7 +159,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 options.draft.heads = heads.get();
                 std::unique_ptr<DraftLayer> layer;
                 if (!job.layer.empty() && job.options.draft.method->part == DraftPart::layer)
-                    layer = std::make_unique<DraftLayer>(job.layer, *model, *job.options.draft.method);
+                    layer =
+                        std::make_unique<DraftLayer>(job.layer, *model, *job.options.draft.method, job.layer_parallel);
                 options.draft.layer = layer.get();
                 std::unique_ptr<CheckpointStore> store;
                 if (!options.checkpoint.folder.empty()) {

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_options.hpp"
 #include "engine/error.hpp"
 #include "tests/engine/remote_device.hpp"
@@ -180,6 +181,46 @@ TEST_F(MemoryPlan, ACopyOfTheTargetNeedsItsWeightsAlone) {
     for (const char* precision : {"same", "int8"}) {  // nothing below the model's own
         settings.draft_precision = precision;
         EXPECT_EQ(parts_of(settings).size(), 1U) << precision;
+    }
+}
+
+// What a draft layer takes is what loading it allocates, and keys and values of one more layer. Replicated, every rank
+// holds all of it.
+TEST_F(MemoryPlan, ADraftLayerTakesWhatItsRankHolds) {
+    settings.precision = "bf16";
+    for (const char* method : {"eagle", "lyanna"}) {
+        settings.draft = "ar";
+        settings.tensor_parallel = 1;
+        const ModelParts plain = parts_of(settings);
+        settings.draft = method;
+        settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / method};
+        const ModelParts parts = parts_of(settings);
+        ASSERT_EQ(parts.size(), 2U);
+        const std::int64_t layer = weight_bytes(settings, parts, device) - weight_bytes(settings, plain, device);
+        const std::int64_t per_layer = item_kv_bytes(plain, device, 512, 512) / plain.front().config.num_layers;
+        EXPECT_NEAR(
+            static_cast<double>(item_kv_bytes(parts, device, 512, 512) - item_kv_bytes(plain, device, 512, 512)),
+            static_cast<double>(per_layer), 0.1 * static_cast<double>(per_layer));
+        EXPECT_GT(workspace_bytes(settings, parts), workspace_bytes(settings, plain));
+
+        const auto group = engine::make_local_group();
+        const auto model = engine::Model::load(settings.model, engine::Precision::bf16, device, *group);
+        std::int64_t allocated = 0;
+        device.allocates = [&](std::size_t num_bytes) { allocated += static_cast<std::int64_t>(num_bytes); };
+        const engine::DraftLayer loaded(settings.draft_model.front(), *model, *settings.draft);
+        device.allocates = {};
+        EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(layer), 0.02 * static_cast<double>(layer));
+
+        settings.tensor_parallel = 2;
+        settings.draft_parallel = "replicated";
+        const ModelParts whole = parts_of(settings);
+        EXPECT_EQ(whole.back().split.size, 1);
+        EXPECT_EQ(whole.back().layouts.front().num_kv_heads, parts.back().layouts.front().num_kv_heads);
+        settings.draft_parallel = "sharded";
+        EXPECT_EQ(parts_of(settings).back().split.size, 2);
+        EXPECT_LT(weight_bytes(settings, parts_of(settings), device), weight_bytes(settings, whole, device));
+        settings.draft_parallel = "auto";
+        EXPECT_EQ(parts_of(settings).back().split.size, 1) << "a small one";
     }
 }
 
