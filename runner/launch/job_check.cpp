@@ -128,8 +128,7 @@ class JobChecker {
             drafts_are_bad_ = !attempt("draft", [&] {
                 const engine::ModelConfig& target = report_.model->config;
                 const engine::DraftMethod& method = *report_.settings.draft;
-                const auto layer = engine::DraftLayerConfig::load(folder, target, method).layer;
-                engine::Split(layer, 0, static_cast<int>(report_.settings.tensor_parallel));  // throws if it cannot be
+                layer_parallel(report_.settings, folder, target);  // throws if it cannot be split and has to be
                 for (const std::string& line : engine::draft_layer_faults(folder, target, method))
                     add("draft", line, ExitCode::error);
                 fingerprint = hex(engine::draft_layer_fingerprint(folder, target, method));

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "runner/launch/job_check.hpp"
 #include "runner/run/run_folder.hpp"
 #include "tests/runner/key_values.hpp"
@@ -242,6 +244,30 @@ TEST_F(CheckTest, ADraftModelThatCannotBeSplitIsRefusedWhereItIsToBe) {
     EXPECT_NE(lines.front().find("draft/config.json: 4 query heads do not divide by it"), std::string::npos)
         << lines.front();
     EXPECT_EQ(check().code(), ExitCode::usage);
+}
+
+// The layer has four query heads of 64 where the model has eight of 32, so that the model can be split over eight ranks
+// and the layer cannot.
+TEST_F(CheckTest, ADraftLayerThatCannotBeSplitIsRefusedWhereItIsToBe) {
+    const fs::path demo = fs::path(LONGHAUL_DEMO_MODEL) / ".." / "eagle";
+    std::stringstream text;
+    text << std::ifstream(demo / "config.json").rdbuf();
+    engine::Json config = engine::Json::parse(text.str());
+    config["num_attention_heads"] = 4;
+    config["num_key_value_heads"] = 2;
+    config["head_dim"] = 64;
+    fs::create_directory(folder / "layer");
+    fs::copy_file(demo / "model.safetensors", folder / "layer" / "model.safetensors");
+    write("layer/config.json", config.dump());
+    const auto lines_with = [&](const std::string& keys) {
+        write("job.cfg", good_job() + "tensor-parallel = 8\ndraft = eagle\ndraft-model = layer\n" + keys);
+        return lines_of(check());
+    };
+    EXPECT_EQ(lines_with(""), std::vector<std::string>{}) << "whole on each rank";
+    EXPECT_EQ(lines_with("draft-parallel = replicated\n"), std::vector<std::string>{});
+    const std::vector<std::string> lines = lines_with("draft-parallel = sharded\n");
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_EQ(lines.front().find("draft | draft-parallel: expected auto or replicated"), 0U) << lines.front();
 }
 
 TEST_F(CheckTest, MemoryIsCountedWithDraftModels) {
