@@ -53,7 +53,7 @@ std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node,
     return width;
 }
 
-void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
+bool Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
                         const TreeLimits& limits) {
     // Nodes of n-grams and of re-sampling say nothing about the drafts of models.
     const auto is_other = [&](std::int32_t node) {
@@ -61,28 +61,26 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
     };
     // A model that drafts below a chain of n-grams begins anew there.
     const std::int64_t begins = tree.ngram_chain();
-    if (std::ssize(accepted) < begins) return;
+    if (std::ssize(accepted) < begins) return false;
     accepted = accepted.subspan(static_cast<std::size_t>(begins));
     accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_other) - accepted.begin());
-    bool drafted = false;
-    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) drafted = drafted || !is_other(node);
-    if (!drafted) return;
     deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
     const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), limits.width);
     const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;
     std::size_t narrowest = 0;  // index of the smallest width whose trees contain the accepted path so far
-    const std::int64_t depth = std::min(limits.depth - begins, std::ssize(cells_));
+    const std::int64_t depth = std::min(limits.depth, std::ssize(cells_));
     for (std::size_t level = 0; std::cmp_less(level, depth); ++level) {
         const bool hit = level < accepted.size();
-        if (!hit && ended) return;
+        if (!hit && ended) break;
         const std::size_t found =
             hit ? std::min(narrowest_with(tree, accepted[level], static_cast<std::int64_t>(level)), grown) : grown + 1;
         for (std::size_t i = narrowest; i <= std::min(found, grown); ++i) {
             cells_[level][i].count(i == found);
         }
-        if (!hit) return;
+        if (!hit) break;
         narrowest = std::max(narrowest, found);
     }
+    return true;
 }
 
 std::int64_t Acceptance::fan_out(std::size_t level, std::size_t width) const {

@@ -15,10 +15,12 @@ class Acceptance {
   public:
     explicit Acceptance(TreeFamily family);
 
-    /// Records a verified tree grown within `limits` and its accepted nodes, in order. A level that the drafter left
-    /// out, because it seemed not to pay, counts as a miss. `ended`: the text ended with the accepted nodes, so the
-    /// level below them counts neither as accepted nor as rejected.
-    void record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, const TreeLimits& limits);
+    /// Records a verified tree grown within `limits` and its accepted nodes, in order. They include the n-grams that
+    /// the tree begins with; levels count from there. A level that the drafter left out, because it seemed not to pay
+    /// or to leave room for the n-grams, counts as a miss. `ended`: the text ended with the accepted nodes, so the
+    /// level below them counts neither as accepted nor as rejected. Returns false, and counts nothing, if the text did
+    /// not get to the end of these n-grams.
+    bool record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, const TreeLimits& limits);
 
     /// For each level, from the root's children down to `depth`: the probability that a node of the level is accepted
     /// given that its parent was, in trees of width family.widths[`width`]. Does not decrease with the width. `hope`:

@@ -30,8 +30,9 @@ bool DraftChooser::feeds() const {
     return false;
 }
 
-void DraftChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended) {
-    trees_[method_].verified(tree, accepted, ended);
+void DraftChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
+                            std::int64_t draft_passes) {
+    trees_[method_].verified(tree, accepted, ended, draft_passes);
 }
 
 void DraftChooser::record(const TreeChooser::Step& step) {

@@ -26,8 +26,8 @@ class DraftChooser {
     /// and not for a draft model that another method is certainly faster than.
     [[nodiscard]] bool feeds() const;
 
-    /// Called after choose() for each tree of the step; see Acceptance::record.
-    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
+    /// Called after choose() for each tree of the step; see TreeChooser.
+    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t draft_passes);
     /// Called after choose(), once all trees of the step are verified.
     void record(const TreeChooser::Step& step);
 

@@ -51,6 +51,7 @@ void DraftEconomy::record(const Step& step) {
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);
     if (spread < 0.25) return;  // all passes have about the same size: keep the previous slope
     const double joint = rows_seconds_ / weight_ - rows_ / weight_ * (seconds_ / weight_);
+    slope_known_ = true;
     slope_ = std::clamp(joint / spread, 0.0, seconds_ / rows_);
 }
 
@@ -59,22 +60,31 @@ double DraftEconomy::kept(const Calibration& calibration) {
     return (calibration.accepted + prior_nodes) / (calibration.expected + prior_nodes);
 }
 
+double DraftEconomy::modelled_price() const {
+    return std::clamp(modelled_price_, untried, max_price);
+}
+
+/// Passes that all had about the same size say nothing about a row.
+double DraftEconomy::row_seconds() const {
+    return slope_known_ || tokens_ == 0 ? slope_ : modelled_price() * all_seconds_ / tokens_;
+}
+
 /// The chance, as its drafter estimates it, that a draft must have to be worth `seconds`.
 double DraftEconomy::price(double seconds, const Calibration& calibration) const {
-    if (passes_ < passes_to_try) return std::clamp(expected_price_, untried, max_price);
+    if (passes_ < passes_to_try) return modelled_price();
     return std::clamp(seconds * tokens_ / all_seconds_ / kept(calibration), min_price, max_price);
 }
 
 double DraftEconomy::min_probability() const {
-    return price(slope_, ngrams_);
+    return price(row_seconds(), ngrams_);
 }
 
 double DraftEconomy::min_node_probability() const {
-    return price(slope_, models_);
+    return price(row_seconds(), models_);
 }
 
 double DraftEconomy::min_level_probability() const {
-    return price(slope_ + draft_pass_seconds_, models_);
+    return price(row_seconds() + draft_pass_seconds_, models_);
 }
 
 double DraftEconomy::sure_probability() const {

@@ -28,8 +28,9 @@ class DraftEconomy {
         std::int64_t first_drafts = 0, right_first_drafts = 0;
     };
     void record(const Step& step);
-    /// The price of a node as the cost model has it, in tokens: what counts until enough passes are measured.
-    void expect(double node_price) { expected_price_ = node_price; }
+    /// The price of a node as the cost model has it, in tokens: what counts until passes of different sizes are
+    /// measured.
+    void set_modelled_price(double of_a_node) { modelled_price_ = of_a_node; }
 
     /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
     [[nodiscard]] double min_probability() const;
@@ -47,6 +48,8 @@ class DraftEconomy {
 
   private:
     [[nodiscard]] static double kept(const Calibration& calibration);
+    [[nodiscard]] double modelled_price() const;
+    [[nodiscard]] double row_seconds() const;
     [[nodiscard]] double price(double seconds, const Calibration& promise) const;
 
     // Exponentially weighted sums over the passes, for a line fit of (rows, seconds) and for tokens per second.
@@ -56,7 +59,8 @@ class DraftEconomy {
     Calibration ngrams_, models_;
     double first_drafts_ = 0, right_first_drafts_ = 0, model_tokens_ = 0;  ///< sums over steps with models' drafts
     double slope_ = 0;
-    double expected_price_ = 0;
+    bool slope_known_ = false;
+    double modelled_price_ = 0;
     std::int64_t passes_ = 0;
 };
 

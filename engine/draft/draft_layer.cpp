@@ -131,7 +131,7 @@ std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& spli
     return bytes;
 }
 
-DraftLayer::Alone::Alone(Model& target)
+DraftLayer::OwnGroup::OwnGroup(Model& target)
     : group(make_local_group()),
       sums(make_device_group(target.device(), *group, notice)),
       context(target.device(), *sums, target.context().act) {}
@@ -139,7 +139,8 @@ DraftLayer::Alone::Alone(Model& target)
 DraftLayer::DraftLayer(const DraftLayerConfig& config, Model& target, Parallel parallel)
     : config_(config),
       target_(target),
-      alone_(parallel == Parallel::replicated && target.group().size() > 1 ? std::make_unique<Alone>(target) : nullptr),
+      own_(parallel == Parallel::replicated && target.group().size() > 1 ? std::make_unique<OwnGroup>(target)
+                                                                         : nullptr),
       split_(config_.layer, group().rank(), group().size()),
       sum_(target.device()) {}
 
@@ -174,7 +175,7 @@ void DraftLayer::load(TensorSource& source) {
 DraftLayer::~DraftLayer() = default;
 
 bool DraftLayer::writes_kv() const {
-    return alone_ ? target_.group().is_first() : split_.writes_kv;
+    return own_ ? target_.group().is_first() : split_.writes_kv;
 }
 
 void DraftLayer::load_head() {
@@ -256,7 +257,7 @@ HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<con
     const HiddenStates input = side_by_side(embedded, states);
     layers_->begin(rows, sequences);
     layers_->run(0, 1, x.data(), nullptr, {.rows = input.data(), .width = 2 * config_.layer.hidden_size});
-    context().finish();
+    target_.context().finish();
     return x;
 }
 
@@ -271,7 +272,7 @@ HiddenStates DraftLayer::forward_states(std::span<const ForwardRow> rows, std::s
                                         HiddenStates states) {
     layers_->begin(rows, sequences);
     layers_->run(0, 1, states.data());
-    context().finish();  // the pages of the sequences may change from here on
+    target_.context().finish();  // the pages of the sequences may change from here on
     return states;
 }
 

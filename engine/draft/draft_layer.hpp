@@ -100,16 +100,16 @@ class DraftLayer {
 
   private:
     DraftLayer(const DraftLayerConfig& config, Model& target, Parallel parallel);
-    [[nodiscard]] ComputeContext& context() { return alone_ ? alone_->context : target_.context(); }
-    [[nodiscard]] Group& group() const { return alone_ ? *alone_->group : target_.group(); }
+    [[nodiscard]] ComputeContext& context() { return own_ ? own_->context : target_.context(); }
+    [[nodiscard]] Group& group() const { return own_ ? *own_->group : target_.group(); }
     void load(TensorSource& source);
     [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
     [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
     void load_head();
 
     /// What a replicated layer runs in instead of the target's group.
-    struct Alone {
-        explicit Alone(Model& target);
+    struct OwnGroup {
+        explicit OwnGroup(Model& target);
         std::string notice;  ///< none: a group of one needs no connections
         std::unique_ptr<Group> group;
         std::unique_ptr<DeviceGroup> sums;
@@ -118,7 +118,7 @@ class DraftLayer {
 
     DraftLayerConfig config_;
     Model& target_;
-    std::unique_ptr<Alone> alone_;  ///< nullptr: the layer is sharded
+    std::unique_ptr<OwnGroup> own_;  ///< nullptr: the layer is sharded
     Split split_;
     Parts parts_;
     std::unique_ptr<DecoderLayers> layers_;

@@ -32,7 +32,7 @@ struct DraftLayerKvKind {
     std::string kind;                             ///< identifies the layer; that of every DrafterState of its sequences
     std::int64_t num_kv_heads = 0, head_dim = 0;  ///< of the whole layer
     std::int64_t first_kv_head = 0, num_kv_heads_here = 0;  ///< of this rank
-    bool writes_kv = true;                                  ///< as Model::writes_kv
+    bool writes_kv = true;                                  ///< whether this rank writes them to checkpoints
 };
 
 /// The state of a drafter for one sequence.
@@ -114,10 +114,10 @@ struct Proposal {
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
     std::int64_t method = 0;  ///< TreeLimits::method; the same for all proposals of a step
     // If Drafter::adapts:
-    double min_probability = 0;    ///< n-grams with a smaller acceptance estimate do not pay
-    TreePrices prices{};           ///< likewise, drafts of models
-    TokenTree* tree = nullptr;     ///< in: only its root; out: the tree
-    std::int64_t draft_calls = 0;  ///< out: passes of models, or 1 for a draft made without a model
+    double min_probability = 0;     ///< n-grams with a smaller acceptance estimate do not pay
+    TreePrices prices{};            ///< likewise, drafts of models
+    TokenTree* tree = nullptr;      ///< in: only its root; out: the tree
+    std::int64_t draft_passes = 0;  ///< out: passes of models
 };
 
 /// A draft method.

@@ -252,7 +252,6 @@ class NgramDrafter final : public Drafter {
         for (Proposal& proposal : proposals) {
             static_cast<NgramSequence*>(proposal.sequence)
                 ->propose(proposal, std::min(proposal.max_depth, max_depth()));
-            proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
         }
     }
     void observe(std::span<const Observation> observations, std::span<const HiddenStates> /*taps*/) override {

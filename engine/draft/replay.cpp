@@ -77,7 +77,6 @@ class ReplayDrafter final : public Drafter {
     void propose(std::span<Proposal> proposals) override {
         for (Proposal& proposal : proposals) {
             static_cast<const ReplaySequence*>(proposal.sequence)->propose(proposal);
-            proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
         }
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return shape_.budget; }

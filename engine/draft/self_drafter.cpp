@@ -56,7 +56,6 @@ class SelfDrafter final : public Drafter, private DraftRows {
             if (!extends_by_ngrams(proposal)) continue;
             const std::int64_t depth = proposal.tree->depth.back() + ngrams_.shape.depth;
             sequence_of(proposal).ngrams->propose(proposal, std::min(proposal.text_depth, depth));
-            if (proposal.draft_calls == 0 && proposal.tree->num_nodes() > 1) proposal.draft_calls = 1;
         }
     }
 
@@ -81,7 +80,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
              std::vector<ForwardRow>& rows) override {
         const Proposal& proposal = *tree.proposal;
         // The first pass also computes the chain of n-grams that the tree begins with, and its root.
-        for (std::int32_t above = proposal.draft_calls == 0 ? 0 : node; above < node; ++above)
+        for (std::int32_t above = proposal.draft_passes == 0 ? 0 : node; above < node; ++above)
             rows.push_back(sequence_of(proposal).draft_row(proposal, above, sequence));
         rows.push_back(sequence_of(proposal).draft_row(proposal, node, sequence));
         rows.back().wants_logits = true;

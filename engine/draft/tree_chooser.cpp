@@ -20,8 +20,8 @@ constexpr std::int64_t look_around = 64;         // steps between two trials of 
 constexpr std::int64_t first_looks = 256;        // until this step larger trees are tried four times as often
 constexpr std::int64_t clear_look_around = 256;  // between two trials of plain decoding where drafts gain much
 constexpr std::int64_t plain_looks = 3;          // steps of a plain trial: the first is slower than plain decoding
-constexpr double slow_use = 0.03;                // the same for LevelUse, whose values are 0 or 1 with one sequence
-constexpr double of_rare = 0.2;                  // weight of a new value where values are rare
+constexpr double slow_share = 0.03;              // weight of a new value in the mean of what is 0 or 1 for each tree
+constexpr double rare_weight = 0.2;              // weight of a new value where values are rare
 constexpr double clear_gain = 1.5;               // ratio of rates from which on drafts gain much
 constexpr double optimism = 0.8;                 // standard errors added to acceptance before drafts are given up
 constexpr double min_gain = 1.02;                // ratio of rates at which drafting resumes after a probe
@@ -31,6 +31,7 @@ constexpr double lasting_credit = 500;  // cap on the elapsed time that counts f
 // Additional cost allowed for probes: a share of the elapsed time, and some plain steps.
 constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3;
+constexpr double much_longer = 1.25;  // ratio of lengths from which on drafts are worth another probe
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;  // steps
 constexpr double node_seconds = 1e-6;                           // of drafting a node without a draft model
 
@@ -59,50 +60,10 @@ void Correction::record(std::int64_t rows, double modelled, double measured, boo
     // The common factor is updated last, so a rarely used size class keeps its ratio to the others.
     for (Share* share : {of_size, &all_}) {
         const double surprise = std::clamp(std::log(measured / (modelled * factor(rows))), -limit, limit);
-        const double weight = rare && share == of_size ? of_rare : slow;
+        const double weight = rare && share == of_size ? rare_weight : slow;
         share->factor *= std::exp(std::max(weight, 1.0 / (share->seen + 2)) * surprise);
         ++share->seen;
     }
-}
-
-void LevelUse::count(const TokenTree& tree) {
-    ++trees_;
-    const std::int64_t begins = tree.ngram_chain();
-    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
-        if (tree.origin[node] == Origin::ngram || tree.origin[node] == Origin::resampled) continue;
-        const std::int64_t level = tree.depth[node] - begins - 1;
-        if (level < 0 || level >= std::ssize(levels_)) continue;
-        ++levels_[static_cast<std::size_t>(level)].counted;
-        drafted_ = std::max(drafted_, level + 1);
-    }
-}
-
-void LevelUse::end_step(std::span<const std::int64_t> asked) {
-    for (std::size_t i = 0; i < levels_.size(); ++i) {
-        Level& level = levels_[i];
-        if (i < asked.size() && trees_ > 0) {
-            if (level.seen == 0) level.share = expected(static_cast<std::int64_t>(i));
-            const auto nodes = static_cast<double>(level.counted) / static_cast<double>(trees_ * asked[i]);
-            const double weight = std::max(slow_use, 1.0 / (++level.seen + 1));
-            level.share.nodes += weight * (nodes - level.share.nodes);
-            level.share.passes += weight * ((level.counted > 0 ? 1 : 0) - level.share.passes);
-        }
-        level.counted = 0;
-    }
-    drafted_ = trees_ = 0;
-}
-
-LevelUse::Share LevelUse::expected(std::int64_t level) const {
-    std::int64_t known = level;
-    while (known >= 0 && levels_[static_cast<std::size_t>(known)].seen == 0) --known;
-    if (known < 0) return {};
-    Share share = levels_[static_cast<std::size_t>(known)].share;
-    if (known == level || known == 0) return share;
-    const Share& above = levels_[static_cast<std::size_t>(known) - 1].share;
-    const auto kept = [](double below, double before) { return before > 0 ? std::min(below / before, 1.0) : 0.0; };
-    const Share ratio{.nodes = kept(share.nodes, above.nodes), .passes = kept(share.passes, above.passes)};
-    for (; known < level; ++known) share.nodes *= ratio.nodes, share.passes *= ratio.passes;
-    return share;
 }
 
 TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts)
@@ -110,7 +71,7 @@ TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostMo
       target_(std::move(target)),
       drafts_(std::move(drafts)),
       acceptance_(family_),
-      use_(family_.max_depth) {}
+      drafted_share_(family_.max_depth) {}
 
 /// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
 /// longer context is added once per sequence.
@@ -144,6 +105,11 @@ double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     return seconds;
 }
 
+/// The part of the first level's drafting that is for tokens not read yet.
+double TreeChooser::reading_seconds() const {
+    return drafts_.empty() || not_read() == 0 ? 0 : level_seconds(1 + not_read(), 1) - level_seconds(1, 1);
+}
+
 /// Seconds to draft a level from `rows` rows per sequence, for the whole batch.
 double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, const Candidate& tree) const {
     if (!drafts_.empty() && (!family_.by_heads || level < family_.passes))
@@ -164,9 +130,10 @@ void TreeChooser::add_level(Candidate& tree) const {
     const double drafting = drafting_seconds(level, rows, tree);
     tree.nodes += tree.level_nodes;
     tree.drafting += drafting;
-    const LevelUse::Share use = use_.expected(level);
-    tree.used_nodes += use.nodes * static_cast<double>(tree.level_nodes);
-    tree.used_drafting += use.passes * drafting;
+    const DraftedShare::Share share = drafted_share_.expected(level);
+    const double reading = level == 0 ? reading_seconds() : 0;  // is never left out
+    tree.used_nodes += share.nodes * static_cast<double>(tree.level_nodes);
+    tree.used_drafting += reading + share.passes * (drafting - reading);
 }
 
 /// The candidate of these limits, with its nodes and modelled drafting time.
@@ -201,7 +168,7 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
         const std::vector<double> chances = acceptance_.chances(width, max_depth, hope);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
         tree.tokens += ngrams_[1].tokens;
-        double reached = 1;
+        double reached = compared_;
         for (const double chance : chances) {
             add_level(tree);
             if (tree.nodes > family_.max_nodes) break;
@@ -235,10 +202,12 @@ std::int64_t TreeChooser::depth_in_reach() const {
 
 /// Whether the elapsed time covers the cost of a probe: its drafts, and the tokens that draft models must catch up on.
 bool TreeChooser::may_probe() const {
-    if (step_ < next_probe_) return false;
+    // The longer the text, the more drafts gain; and so do fewer sequences.
+    const bool grown = static_cast<double>(batch_.context) >= much_longer * static_cast<double>(probed_.context);
+    const bool fewer = 2 * batch_.sequences <= probed_.sequences;
+    if (step_ < next_probe_ && !grown && !fewer) return false;
     const Candidate tree = best_tree(probe_depth());
-    const std::int64_t late = not_read();
-    const double reading = drafts_.empty() ? 0 : level_seconds(1 + late, 1) - level_seconds(1, 1);
+    const double reading = reading_seconds();
     const double others = target_seconds(1 + tree.used_nodes) - target_seconds(1) +
                           draft_factor(tree) * std::max(tree.used_drafting - reading, 0.0);
     const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
@@ -247,6 +216,7 @@ bool TreeChooser::may_probe() const {
 
 void TreeChooser::pause() {
     paused_ = true;
+    probed_ = batch_;
     // A large loss with large trees must not prevent probes, which are small.
     lost_ = std::min(lost_, first_loss * plain().seconds);
     next_probe_ = step_ + pause_;
@@ -265,6 +235,7 @@ TreeLimits TreeChooser::next_trees() {
         if (probe_left_ == 0) {
             if (!may_probe()) return nothing;
             probe_left_ = probe_steps;
+            probed_ = batch_;
             acceptance_.doubt();
         }
         --probe_left_;
@@ -300,10 +271,23 @@ TreeLimits TreeChooser::choose(const Batch& batch) {
     return limits_ = next_trees();
 }
 
-void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended) {
+/// Levels that the drafter worked for. A pass drafts one; heads draft all that were asked for. Recordings take none.
+std::int64_t TreeChooser::levels_drafted(const TokenTree& tree, std::int64_t draft_passes) const {
+    if (family_.by_heads) return draft_passes > 0 ? limits_.depth : 0;
+    std::int64_t levels = draft_passes;
+    for (std::int32_t node = 1; node < tree.num_nodes(); ++node)
+        if (tree.origin[node] == Origin::replay) levels = std::max<std::int64_t>(levels, tree.depth[node]);
+    return levels;
+}
+
+void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
+                           std::int64_t draft_passes) {
     if (limits_.depth == 0) return;
-    acceptance_.record(tree, accepted, ended, limits_);
-    use_.count(tree);
+    const std::int64_t levels = levels_drafted(tree, draft_passes);
+    drafted_share_.count(tree, levels);
+    if (tree.is_all_from(Origin::resampled)) return;
+    const bool compared = levels > 0 && acceptance_.record(tree, accepted, ended, limits_);
+    compared_ += slow_share * ((compared ? 1 : 0) - compared_);
 }
 
 /// Updates the cost corrections and the balance of losses from a measured step.
@@ -327,8 +311,8 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     gain.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - gain.rows);
     gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
-    const Candidate tree = sized({.depth = use_.drafted(), .width = limits_.width});
-    const std::int64_t nodes = batch_.sequences * tree.nodes;
+    const Candidate tree = sized({.depth = drafted_share_.levels_in_step(), .width = limits_.width});
+    const std::int64_t nodes = drafted_share_.nodes_in_step();
     const double drafting = without_interruption(step.draft_seconds, draft_correction_.factor(nodes) * tree.drafting);
     if (!step.reuses_drafts) draft_correction_.record(nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
@@ -336,14 +320,14 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     if (lost_ == 0) pause_ = first_pause;
 }
 
-void TreeChooser::learn_use(bool reuses_drafts) {
+void TreeChooser::learn_drafted_share() {
     std::vector<std::int64_t> asked;
     Candidate tree{.limits = {.depth = 0, .width = limits_.width}};
-    while (!reuses_drafts && tree.limits.depth < limits_.depth) {
+    while (tree.limits.depth < limits_.depth) {
         add_level(tree);
         asked.push_back(tree.level_nodes);
     }
-    use_.end_step(asked);
+    drafted_share_.end_step(asked);
 }
 
 void TreeChooser::end_probe() {
@@ -370,7 +354,7 @@ void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
     if (step.measured && step.sequences == batch_.sequences)
         weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
-    learn_use(step.reuses_drafts);
+    learn_drafted_share();
     drafted_before_ = limits_.depth > 0;
     not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
     if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/draft/acceptance.hpp"
+#include "engine/draft/drafted_share.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/model/cost_model.hpp"
 #include "engine/token_tree.hpp"
@@ -34,36 +35,6 @@ class Correction {
 
     Share all_;                        ///< common factor: the machine's current speed
     std::array<Share, 12> of_size_{};  ///< additional factor of each size class
-};
-
-/// How much of the trees that are asked for is drafted, by level: drafters leave out what seems not to pay.
-class LevelUse {
-  public:
-    explicit LevelUse(std::int64_t max_depth) : levels_(static_cast<std::size_t>(max_depth)) {}
-
-    /// Called for each tree of a step; counts the nodes of models.
-    void count(const TokenTree& tree);
-    /// Called once all trees of a step are counted. `asked`: for each level that was asked for, its nodes in one tree.
-    void end_step(std::span<const std::int64_t> asked);
-    /// Levels drafted in the counted step.
-    [[nodiscard]] std::int64_t drafted() const { return drafted_; }
-
-    struct Share {
-        double nodes = 1;   ///< of the nodes asked for
-        double passes = 1;  ///< of the steps: those with such nodes
-    };
-    /// What is drafted of a level, if it is asked for. Below the levels that ever were, as much is left out per level
-    /// as in the deepest of them.
-    [[nodiscard]] Share expected(std::int64_t level) const;
-
-  private:
-    struct Level {
-        Share share;
-        int seen = 0;
-        std::int64_t counted = 0;  ///< nodes in this step
-    };
-    std::vector<Level> levels_;
-    std::int64_t drafted_ = 0, trees_ = 0;
 };
 
 class TreeChooser {
@@ -97,8 +68,9 @@ class TreeChooser {
     /// What one more row of each sequence costs, in tokens of plain decoding; at first from the cost model alone.
     [[nodiscard]] double node_price() const;
 
-    /// Called after choose() for each tree of the step; see Acceptance::record.
-    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
+    /// Called after choose() for each tree of the step, with the passes of models that drafted it; see
+    /// Acceptance::record.
+    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t draft_passes);
     /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
     /// Called in place of choose(), verified() and record() after a step in which another method drafted.
@@ -112,7 +84,7 @@ class TreeChooser {
         TreeLimits limits{.depth = 0, .width = 0};
         std::int64_t nodes = 0, level_nodes = 1;   ///< of the tree, root excluded; of its lowest level
         double drafting = 0;                       ///< modelled seconds of drafting for the whole batch
-        double used_nodes = 0, used_drafting = 0;  ///< the parts of both that are not left out (LevelUse)
+        double used_nodes = 0, used_drafting = 0;  ///< the parts of both that are not left out (DraftedShare)
         double tokens = 1, seconds = 0;            ///< expected tokens per sequence; seconds of the whole batch
         [[nodiscard]] double rate() const { return tokens / seconds; }
     };
@@ -123,6 +95,7 @@ class TreeChooser {
     void add_level(Candidate& tree) const;
     [[nodiscard]] Candidate sized(const TreeLimits& limits) const;
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
+    [[nodiscard]] std::int64_t levels_drafted(const TokenTree& tree, std::int64_t draft_passes) const;
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
     [[nodiscard]] double target_model(double mean_rows) const;
@@ -139,13 +112,15 @@ class TreeChooser {
     void pause();
     void end_probe();
     void weigh(const Step& step, double seconds);
-    void learn_use(bool reuses_drafts);
+    void learn_drafted_share();
+    [[nodiscard]] double reading_seconds() const;
 
     TreeFamily family_;
     CostModel target_;
     std::vector<CostModel> drafts_;
     Acceptance acceptance_;
-    LevelUse use_;
+    DraftedShare drafted_share_;
+    double compared_ = 1;  ///< share of the trees in which the text got to the first level of a model's drafts
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
     double delay_ = 1;  ///< mean of measured / expected seconds of a target pass: above 1 beside other processes
@@ -164,6 +139,7 @@ class TreeChooser {
     double elapsed_ = 0, lost_ = 0;  ///< seconds of all measured steps; seconds that drafts cost beyond their gain
 
     bool paused_ = false;
+    Batch probed_;                              ///< that of the last probe, or of the pause's beginning
     std::int64_t probe_left_ = 0;               ///< steps left of the current probe
     std::int64_t pause_ = 16, next_probe_ = 0;  ///< steps between probes; first step at which the next may begin
 };

@@ -228,7 +228,7 @@ void Replica::State::plan_trees(StepHeader& header) {
     }
     if (!drafter->adapts() || options.draft.tree_limits) return;
     DraftEconomy& economy = economies.at(header.trees.method);
-    if (chooser) economy.expect(chooser->node_price());
+    if (chooser) economy.set_modelled_price(chooser->node_price());
     header.min_probability = economy.min_probability();
     header.prices = {.node = economy.min_node_probability(),
                      .level = economy.min_level_probability(),

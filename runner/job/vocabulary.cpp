@@ -433,8 +433,7 @@ Section draft_section() {
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
          choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
                 "with tensor-parallel: each rank runs the whole draft model or layer, or a shard of it; auto = by its "
-                "size, "
-                "where it can be sharded"),
+                "size, where it can be sharded"),
          choice("resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"}, {},
                 "what draft = lyanna makes of the levels behind a rejected token: a tree within the next one, a tree "
                 "with a pass of its own, nothing"),

@@ -51,7 +51,8 @@ bool is_draft_sharded(const Settings& settings, const std::filesystem::path& fol
 engine::DraftLayer::Parallel layer_parallel(const Settings& settings, const std::filesystem::path& folder,
                                             const engine::ModelConfig& target) {
     const auto config = engine::DraftLayerConfig::load(folder, target, *settings.draft);
-    return is_sharded(settings, folder, config.layer, config.num_parameters())
+    const std::int64_t head = config.has_own_head() ? config.num_head_parameters(target) : 0;
+    return is_sharded(settings, folder, config.layer, config.num_parameters() + head)
                ? engine::DraftLayer::Parallel::sharded
                : engine::DraftLayer::Parallel::replicated;
 }

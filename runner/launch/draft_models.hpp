@@ -65,7 +65,7 @@ class DraftModels {
 /// split.
 bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config);
 
-/// The same of a draft layer. Also throws as DraftLayerConfig::load does.
+/// Which of both a draft layer is, decided likewise. Also throws as DraftLayerConfig::load does.
 engine::DraftLayer::Parallel layer_parallel(const Settings& settings, const std::filesystem::path& folder,
                                             const engine::ModelConfig& target);
 

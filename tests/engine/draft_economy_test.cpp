@@ -53,12 +53,15 @@ TEST(DraftEconomy, TriesBeforeItKnows) {
 // In a batch whose rows fill a pass, even the first nodes must be worth their rows.
 TEST(DraftEconomy, NodesHaveTheCostModelsPriceUntilPassesAreMeasured) {
     DraftEconomy economy;
-    economy.expect(0.6);
+    economy.set_modelled_price(0.6);
     EXPECT_DOUBLE_EQ(economy.min_probability(), 0.6);
-    economy.expect(0.01);
+    economy.set_modelled_price(0.01);
     EXPECT_DOUBLE_EQ(economy.min_probability(), 0.1) << "rows that cost nothing are tried, not all of them";
-    economy.expect(50);
+    economy.set_modelled_price(50);
     EXPECT_LE(economy.min_probability(), 2);
+    economy.set_modelled_price(0.6);
+    for (int i = 0; i < 50; ++i) economy.record({.rows = 16, .seconds = 5e-2, .tokens = 16});
+    EXPECT_NEAR(economy.min_probability(), 0.6, 1e-9) << "passes of one size say nothing about a row";
     for (int i = 0; i < 200; ++i) economy.record({.rows = 1 + i % 8, .seconds = 5e-2, .tokens = 1});
     EXPECT_LT(economy.min_probability(), 0.1) << "rows cost nothing, as measured";
 }

@@ -240,7 +240,7 @@ struct TwoDrafters {
             if (reached && std::bernoulli_distribution(acceptance[limits.method])(random))
                 accepted.push_back(level + 1);
         }
-        chooser.verified(tree, accepted, false);
+        chooser.verified(tree, accepted, false, limits.depth);
         TreeChooser::Step taken{.sequences = 1, .rows = tree.num_nodes()};
         taken.tokens = static_cast<std::int64_t>(accepted.size()) + 1;
         taken.draft_seconds = draft_seconds[limits.method] * static_cast<double>(limits.depth);

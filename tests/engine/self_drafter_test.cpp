@@ -241,7 +241,7 @@ TEST(SelfDrafter, SureNgramsTakeThePlaceOfPasses) {
                           .prices = {.sure_ngram = sure},
                           .tree = &tree};
         drafter->propose(std::span(&proposal, 1));
-        return std::pair(tree, proposal.draft_calls);
+        return std::pair(tree, proposal.draft_passes);
     };
     const auto [alone, passes] = propose(text, 1, 3);
     EXPECT_EQ(alone.ngram_chain(), 0);
@@ -250,7 +250,7 @@ TEST(SelfDrafter, SureNgramsTakeThePlaceOfPasses) {
     const auto [all_sure, none] = propose(text, 0.5, 3);
     EXPECT_EQ(all_sure.token, (Tokens{12, 13, 14, 15}));
     EXPECT_EQ(all_sure.ngram_chain(), 3);
-    EXPECT_EQ(none, 1) << "n-grams alone count as one draft";
+    EXPECT_EQ(none, 0) << "no pass of the copy";
 
     text.insert(text.begin() + 30, {41, 42, 43});
     text.insert(text.begin() + 20, {41, 42, 43, 44});  // 43 is sure behind 42, and nothing behind 43

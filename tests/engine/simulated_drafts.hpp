@@ -38,14 +38,19 @@ struct World {
     CostModel target, draft;
     std::vector<double> chances;  ///< probability that the draft at this place of a level is right
     std::int64_t sequences = 1;
-    CostModel believed = target;   ///< the chooser's prior
-    double draft_surprise = 1;     ///< measured draft time / modelled draft time
-    double after_drafts = 1;       ///< slowdown of a pass that follows drafts
-    double noise = 0;              ///< of the chooser's clock: only adds time, rarely a lot
+    std::int64_t context = CostModel::base_context;  ///< of the one sequence, where the target's cost depends on it
+    CostModel believed = target;                     ///< the chooser's prior
+    double draft_surprise = 1;                       ///< measured draft time / modelled draft time
+    double after_drafts = 1;                         ///< slowdown of a pass that follows drafts
+    double noise = 0;                                ///< of the chooser's clock: only adds time, rarely a lot
     std::int64_t reuse_every = 0;  ///< > 0: each so many-th step tries what was left of the one before, at no drafting
     /// < 1: the drafter knows, with this probability per level, that its draft is right, and ends the tree behind one
     /// of which it does not know it; `chances` are then those of the latter.
     double knows = 1;
+    /// It works for all levels, and then leaves out those from the first one on of which it does not know it.
+    bool leaves_out = false;
+    /// Share of the trees that begin with two n-grams, and of those whose n-grams are right.
+    double begins_with_ngrams = 0, ngrams_right = 0.5;
     std::int64_t ngram_rows = 0;  ///< per sequence in steps without drafts; none of them is right
     double interruption = 0;      ///< length of the pauses that other processes cause, about as long in all as the work
     TreeChooser chooser{family, believed, {draft}};
@@ -83,15 +88,25 @@ struct World {
             tree.add(0, 0, Origin::resampled);
             return {tree, accepted};
         }
+        const auto happens = [&](double chance) { return std::uniform_real_distribution<double>()(random) < chance; };
+        std::int64_t begins = 0;
+        if (begins_with_ngrams > 0 && last.depth > 0 && happens(begins_with_ngrams)) {
+            const bool right = happens(ngrams_right);
+            for (; begins < 2; ++begins) {  // however few levels are asked for: n-grams go on below them
+                parent = tree.add(parent, 0, Origin::ngram);
+                if (right) accepted.push_back(parent);
+            }
+        }
         bool known = true;
-        for (std::int64_t level = 0; level < last.depth && known; ++level) {
-            known = knows == 1 || std::uniform_real_distribution<double>()(random) < knows;
+        for (std::int64_t level = begins; level < last.depth && known; ++level) {
+            known = knows == 1 || happens(knows);
+            if (leaves_out && !known) break;
             const std::int32_t first = tree.num_nodes();
             for (std::int64_t i = 0; i < family.fan_out(level, last.width); ++i)
                 tree.add(parent, static_cast<std::int32_t>(i), Origin::model);
             parent = first;
             if (static_cast<std::int64_t>(accepted.size()) < level) continue;
-            const double draw = knows < 1 && known ? 0 : std::uniform_real_distribution<double>()(random);
+            const double draw = knows < 1 && known ? -1 : std::uniform_real_distribution<double>()(random);
             double sum = 0;
             for (std::size_t place = 0; place < chances.size(); ++place) {
                 sum += chances[place];
@@ -105,14 +120,18 @@ struct World {
     }
 
     void step(std::optional<TreeLimits> fixed = {}) {
-        last = chooser.choose({.sequences = sequences, .context = CostModel::base_context});
+        last = chooser.choose({.sequences = sequences, .context = context});
         if (fixed) last = *fixed;
         TreeChooser::Step taken{.sequences = sequences};
-        std::int64_t drafted_levels = knows < 1 ? 0 : last.depth;
+        std::int64_t drafted_levels = 0;
         for (std::int64_t i = 0; i < sequences; ++i) {
             const auto [tree, accepted] = grow();
-            chooser.verified(tree, accepted, false);
-            drafted_levels = std::max<std::int64_t>(drafted_levels, tree.depth.back());
+            const std::int64_t begins = tree.ngram_chain();
+            const std::int64_t passes = reuses() ? 0 : leaves_out ? last.depth - begins : tree.depth.back() - begins;
+            chooser.verified(tree, accepted, false, passes);
+            drafted_levels = std::max(drafted_levels, passes);
+            taken.ngram_rows += begins;
+            taken.ngram_tokens += std::min(begins, std::ssize(accepted));
             taken.rows += tree.num_nodes();
             taken.tokens += static_cast<std::int64_t>(accepted.size()) + 1;
         }
@@ -122,9 +141,9 @@ struct World {
             taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
         }
         taken.reuses_drafts = reuses();
-        if (taken.reuses_drafts) taken.draft_seconds *= 0.05;
+        if (taken.reuses_drafts) taken.draft_seconds = 0.05 * draft.pass_seconds(sequences, CostModel::base_context);
         if (last.depth == 0) taken.rows += taken.ngram_rows = ngram_rows * sequences;
-        taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
+        taken.forward_seconds = target.pass_seconds(taken.rows, context);
         if (last.depth > 0 || late == 0) taken.forward_seconds *= after_drafts;
         late = last.depth > 0 ? 0 : late + 1;
         clock += taken.draft_seconds + taken.forward_seconds;

@@ -111,6 +111,45 @@ TEST(TreeChooser, DraftsThatEndEarlyAreWorthWhatTheyBring) {
     }
 }
 
+// The same of a drafter that works for all levels (a chain of hidden states) and then drops what seems not to pay, at
+// times the whole tree: what it dropped has cost its passes all the same.
+TEST(TreeChooser, DraftsThatAreLeftOutAfterwardsHaveCostTheirPasses) {
+    for (const double knows : {0.2, 0.5, 0.8}) {
+        for (const double pass : {0.03, 0.15, 0.5}) {
+            for (const std::int64_t batch : {1, 4}) {
+                World world{.family = family_of("sd"),
+                            .target = costs_of({{1, 1.0}, {64, 6.0}}),
+                            .draft = memory_bound(pass),
+                            .chances = {0.0},
+                            .sequences = batch,
+                            .knows = knows,
+                            .leaves_out = true};
+                const double best = best_rate(world);
+                world.run(2000);
+                EXPECT_GT(world.rate(), 0.95 * best) << "knows " << knows << ", a pass " << pass << ", batch " << batch;
+            }
+        }
+    }
+}
+
+// N-grams at the head of trees leave the model fewer levels, or keep the text from getting to them.
+TEST(TreeChooser, DraftsBehindNgramsAreWorthWhatTheyBring) {
+    for (const double begins : {0.3, 0.7}) {
+        for (const double chance : {0.5, 0.8}) {
+            for (const double pass : {0.05, 0.3}) {
+                World world{.family = family_of("sd"),
+                            .target = costs_of({{1, 1.0}, {64, 6.0}}),
+                            .draft = memory_bound(pass),
+                            .chances = {chance},
+                            .begins_with_ngrams = begins};
+                const double best = best_rate(world);
+                world.run(2000);
+                EXPECT_GT(world.rate(), 0.95 * best) << begins << " " << chance << " " << pass;
+            }
+        }
+    }
+}
+
 // N-grams that did not pay beside other drafts must not make plain decoding look slow.
 TEST(TreeChooser, NgramsThatCostMoreThanTheyBringAreNoPartOfPlainDecoding) {
     World world{.family = family_of("sd"), .target = arithmetic_bound(1), .draft = memory_bound(0.5), .chances = {0.3}};
@@ -248,6 +287,27 @@ TEST(TreeChooser, RecoversWhenDraftsGetGood) {
     world.forget();
     world.run(500);
     EXPECT_GT(world.rate(), 0.95 * world.best_fixed_rate());
+}
+
+// Drafts that read a part of the text do not pay while it is short. From 900 tokens on they do, and soon they are used.
+TEST(TreeChooser, TriesAgainAsTheTextGrows) {
+    TreeFamily family = family_of("sd");
+    family.follows_text = false;
+    family.draft_context = [](std::int64_t, std::int64_t) { return CostModel::base_context; };
+    World world{
+        .family = family,
+        .target = {1, {{.rows = 1, .layer = 1, .layer_token = 1e-3}, {.rows = 64, .layer = 6, .layer_token = 1e-3}}},
+        .draft = memory_bound(0.9),
+        .chances = {0.7}};
+    world.run(300);
+    ASSERT_TRUE(world.chooser.pauses());
+    while (world.context < 8000) {
+        const std::int64_t before = world.tokens;
+        world.step();
+        world.context += world.tokens - before;
+        if (world.context < 1300) world.drafted_steps = world.steps = 0;
+    }
+    EXPECT_GT(world.drafted_steps, world.steps * 9 / 10);
 }
 
 TEST(TreeChooser, GivesUpWhenDraftsGetBad) {
