@@ -31,8 +31,8 @@ bool DraftChooser::feeds() const {
 }
 
 void DraftChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
-                            std::int64_t draft_passes) {
-    trees_[method_].verified(tree, accepted, ended, draft_passes);
+                            std::int64_t model_passes) {
+    trees_[method_].verified(tree, accepted, ended, model_passes);
 }
 
 void DraftChooser::record(const TreeChooser::Step& step) {

@@ -27,7 +27,7 @@ class DraftChooser {
     [[nodiscard]] bool feeds() const;
 
     /// Called after choose() for each tree of the step; see TreeChooser.
-    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t draft_passes);
+    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t model_passes);
     /// Called after choose(), once all trees of the step are verified.
     void record(const TreeChooser::Step& step);
 

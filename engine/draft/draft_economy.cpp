@@ -6,9 +6,12 @@ namespace longhaul::engine {
 namespace {
 
 constexpr double keep = 0.99;               // decay per pass: a memory of about 100, to follow a growing context
-constexpr double untried = 0.1;             // lowest min_probability() during the first passes
+constexpr double untried = 0.1;             // lowest modelled price: rows that cost nothing are tried, not all of them
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
 constexpr double min_price = 0.02, max_price = 2;
+// Decay per pass of the cost of a row while it is not measured: one that interrupted passes made too high is tried
+// again.
+constexpr double forget = 0.9998;
 constexpr double keep_drafts = 0.98;  // decay of the time of a draft pass
 constexpr double keep_calibration =
     0.998;                         // decay of accepted and expected nodes; slower: drafts are rarer than passes
@@ -26,9 +29,9 @@ void DraftEconomy::record(const Step& step) {
     // Caps outliers: the time of a pass that another process interrupted does not depend on its rows.
     double seconds = step.seconds;
     if (weight_ > 0) seconds = std::min(seconds, 3 * seconds_ / weight_);
-    if (step.draft_passes > 0) {
+    if (step.model_passes > 0) {
         const double each =
-            step.draft_seconds / static_cast<double>(step.draft_passes * std::max<std::int64_t>(step.sequences, 1));
+            step.draft_seconds / static_cast<double>(step.model_passes * std::max<std::int64_t>(step.sequences, 1));
         const double known = draft_pass_seconds_;
         draft_pass_seconds_ = known == 0 ? each : known + (1 - keep_drafts) * (std::min(each, 3 * known) - known);
     }
@@ -49,7 +52,10 @@ void DraftEconomy::record(const Step& step) {
     }
     ++passes_;
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);
-    if (spread < 0.25) return;  // all passes have about the same size: keep the previous slope
+    if (spread < 0.25) {  // all passes have about the same size
+        slope_ *= forget;
+        return;
+    }
     const double joint = rows_seconds_ / weight_ - rows_ / weight_ * (seconds_ / weight_);
     slope_known_ = true;
     slope_ = std::clamp(joint / spread, 0.0, seconds_ / rows_);

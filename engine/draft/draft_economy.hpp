@@ -20,7 +20,7 @@ class DraftEconomy {
         std::int64_t rows = 0;       ///< of the target's pass
         std::int64_t sequences = 1;  ///< that decoded
         double seconds = 0;          ///< of pass and verification
-        std::int64_t draft_passes = 0;
+        std::int64_t model_passes = 0;
         double draft_seconds = 0;
         std::int64_t tokens = 0;  ///< emitted
         Calibration ngrams{}, models{};
@@ -28,8 +28,7 @@ class DraftEconomy {
         std::int64_t first_drafts = 0, right_first_drafts = 0;
     };
     void record(const Step& step);
-    /// The price of a node as the cost model has it, in tokens: what counts until passes of different sizes are
-    /// measured.
+    /// The price of a node as a cost model has it, in tokens: what counts until passes of different sizes are measured.
     void set_modelled_price(double of_a_node) { modelled_price_ = of_a_node; }
 
     /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
@@ -44,13 +43,11 @@ class DraftEconomy {
     /// The same at which one more node of a model's tree pays, if it needs no further pass of the model.
     [[nodiscard]] double min_node_probability() const;
 
-    [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
-
   private:
     [[nodiscard]] static double kept(const Calibration& calibration);
     [[nodiscard]] double modelled_price() const;
     [[nodiscard]] double row_seconds() const;
-    [[nodiscard]] double price(double seconds, const Calibration& promise) const;
+    [[nodiscard]] double price(double seconds, const Calibration& calibration) const;
 
     // Exponentially weighted sums over the passes, for a line fit of (rows, seconds) and for tokens per second.
     double weight_ = 0, rows_ = 0, seconds_ = 0, rows_squared_ = 0, rows_seconds_ = 0, tokens_ = 0;

@@ -10,7 +10,7 @@ constexpr double slow = 0.03;  // weight of a new value; with one sequence the v
 }  // namespace
 
 void DraftedShare::count(const TokenTree& tree, std::int64_t levels) {
-    if (tree.is_all_from(Origin::resampled)) return;
+    if (levels == 0 && tree.is_all_from(Origin::resampled)) return;
     ++trees_;
     levels_in_step_ = std::max(levels_in_step_, std::min(levels, std::ssize(levels_)));
     const std::int64_t begins = tree.ngram_chain();

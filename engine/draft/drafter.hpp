@@ -117,7 +117,7 @@ struct Proposal {
     double min_probability = 0;     ///< n-grams with a smaller acceptance estimate do not pay
     TreePrices prices{};            ///< likewise, drafts of models
     TokenTree* tree = nullptr;      ///< in: only its root; out: the tree
-    std::int64_t draft_passes = 0;  ///< out: passes of models
+    std::int64_t model_passes = 0;  ///< out: passes of draft models, of copies of the target or of heads
 };
 
 /// A draft method.

@@ -72,7 +72,7 @@ void EagleDrafter::propose(std::span<Proposal> proposals) {
     while (!trees.empty()) {
         Logits logits = layer_.logits(states);
         grow(trees, logits);
-        for (const LayerTree& tree : trees) ++tree.proposal->draft_passes;
+        for (const LayerTree& tree : trees) ++tree.proposal->model_passes;
         std::erase_if(trees, [](const LayerTree& tree) { return tree.is_complete(); });
         if (!trees.empty()) states = next_level(trees, states);
     }

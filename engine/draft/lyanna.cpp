@@ -263,7 +263,7 @@ void LyannaDrafter::propose(std::span<Proposal> proposals) {
         pairs.push_back({&sequence, proposal.context, sequence.num_pending()});
         plans.push_back({&sequence, std::ssize(proposal.context) - 2, depth});
         regular.push_back(&proposal);
-        proposal.draft_passes = depth;
+        proposal.model_passes = depth;
     }
     if (regular.empty() && resampled.empty()) return;
 

@@ -137,7 +137,7 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
     }
     const std::vector<Distribution> drafts = sampler_.distributions(logits, rows);
     for (std::size_t i = 0; i < ready.size(); ++i) {
-        ready[i]->draft_passes = 1;
+        ready[i]->model_passes = 1;
         std::int32_t level_begin = 0;
         for (std::int64_t level = 0; level < std::min(ready[i]->max_depth, max_depth()); ++level) {
             const std::size_t at = level * ready.size() + i;

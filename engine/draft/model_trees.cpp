@@ -96,7 +96,7 @@ bool ModelTrees::grow_level(std::vector<GrowingTree>& trees, DraftRows& rows) {
     for (std::size_t model = 0; model < models_.size(); ++model) run_model(model, trees, rows);
     for (GrowingTree& tree : trees) {
         tree.growth->grow(tree.drafts);
-        ++tree.proposal->draft_passes;
+        ++tree.proposal->model_passes;
     }
     return true;
 }

@@ -80,7 +80,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
              std::vector<ForwardRow>& rows) override {
         const Proposal& proposal = *tree.proposal;
         // The first pass also computes the chain of n-grams that the tree begins with, and its root.
-        for (std::int32_t above = proposal.draft_passes == 0 ? 0 : node; above < node; ++above)
+        for (std::int32_t above = proposal.model_passes == 0 ? 0 : node; above < node; ++above)
             rows.push_back(sequence_of(proposal).draft_row(proposal, above, sequence));
         rows.push_back(sequence_of(proposal).draft_row(proposal, node, sequence));
         rows.back().wants_logits = true;

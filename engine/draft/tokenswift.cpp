@@ -124,7 +124,7 @@ void TokenSwiftDrafter::add_levels(Proposals ready, std::int64_t first, std::int
             const std::size_t at = static_cast<std::size_t>(level - first) * ready.size() + i;
             level_begin = add_product_level(*proposal.tree, level_begin, drafts[at], rows[at], product_nodes_);
         }
-        ++proposal.draft_passes;
+        ++proposal.model_passes;
     }
 }
 

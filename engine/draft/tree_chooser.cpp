@@ -31,7 +31,7 @@ constexpr double lasting_credit = 500;  // cap on the elapsed time that counts f
 // Additional cost allowed for probes: a share of the elapsed time, and some plain steps.
 constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3;
-constexpr double much_longer = 1.25;  // ratio of lengths from which on drafts are worth another probe
+constexpr double longer = 1.25;  // ratio of lengths from which on drafts are worth another probe
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;  // steps
 constexpr double node_seconds = 1e-6;                           // of drafting a node without a draft model
 
@@ -132,8 +132,8 @@ void TreeChooser::add_level(Candidate& tree) const {
     tree.drafting += drafting;
     const DraftedShare::Share share = drafted_share_.expected(level);
     const double reading = level == 0 ? reading_seconds() : 0;  // is never left out
-    tree.used_nodes += share.nodes * static_cast<double>(tree.level_nodes);
-    tree.used_drafting += reading + share.passes * (drafting - reading);
+    tree.expected_nodes += share.nodes * static_cast<double>(tree.level_nodes);
+    tree.expected_drafting += reading + share.passes * (drafting - reading);
 }
 
 /// The candidate of these limits, with its nodes and modelled drafting time.
@@ -144,7 +144,7 @@ TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
 }
 
 double TreeChooser::draft_factor(const Candidate& tree) const {
-    return draft_correction_.factor(std::lround(static_cast<double>(batch_.sequences) * tree.used_nodes));
+    return draft_correction_.factor(std::lround(static_cast<double>(batch_.sequences) * tree.expected_nodes));
 }
 
 TreeChooser::Candidate TreeChooser::plain() const {
@@ -168,13 +168,13 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
         const std::vector<double> chances = acceptance_.chances(width, max_depth, hope);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
         tree.tokens += ngrams_[1].tokens;
-        double reached = compared_;
+        double reached = reached_share_;
         for (const double chance : chances) {
             add_level(tree);
             if (tree.nodes > family_.max_nodes) break;
             tree.tokens += reached *= chance;
-            tree.seconds = target_seconds(1 + tree.used_nodes + ngrams_[1].rows) +
-                           draft_factor(tree) * tree.used_drafting +
+            tree.seconds = target_seconds(1 + tree.expected_nodes + ngrams_[1].rows) +
+                           draft_factor(tree) * tree.expected_drafting +
                            verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
             if (best.limits.depth == 0 || tree.rate() > best.rate()) best = tree;
         }
@@ -203,22 +203,26 @@ std::int64_t TreeChooser::depth_in_reach() const {
 /// Whether the elapsed time covers the cost of a probe: its drafts, and the tokens that draft models must catch up on.
 bool TreeChooser::may_probe() const {
     // The longer the text, the more drafts gain; and so do fewer sequences.
-    const bool grown = static_cast<double>(batch_.context) >= much_longer * static_cast<double>(probed_.context);
+    const bool grown = static_cast<double>(batch_.context) >= longer * static_cast<double>(probed_.context);
     const bool fewer = 2 * batch_.sequences <= probed_.sequences;
     if (step_ < next_probe_ && !grown && !fewer) return false;
     const Candidate tree = best_tree(probe_depth());
     const double reading = reading_seconds();
-    const double others = target_seconds(1 + tree.used_nodes) - target_seconds(1) +
-                          draft_factor(tree) * std::max(tree.used_drafting - reading, 0.0);
+    const double others = target_seconds(1 + tree.expected_nodes) - target_seconds(1) +
+                          draft_factor(tree) * std::max(tree.expected_drafting - reading, 0.0);
     const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
     return lost_ + cost <= probe_share * elapsed_ + first_probe_loss * plain().seconds;
+}
+
+/// A large loss with large trees must not prevent probes, which are small, nor that of many probes another attempt.
+void TreeChooser::forgive() {
+    lost_ = std::min(lost_, first_loss * plain().seconds);
 }
 
 void TreeChooser::pause() {
     paused_ = true;
     probed_ = batch_;
-    // A large loss with large trees must not prevent probes, which are small.
-    lost_ = std::min(lost_, first_loss * plain().seconds);
+    forgive();
     next_probe_ = step_ + pause_;
     probe_left_ = 0;
 }
@@ -237,6 +241,7 @@ TreeLimits TreeChooser::next_trees() {
             probe_left_ = probe_steps;
             probed_ = batch_;
             acceptance_.doubt();
+            reached_weight_ = rare_weight;
         }
         --probe_left_;
         return best_tree(probe_depth()).limits;
@@ -272,22 +277,23 @@ TreeLimits TreeChooser::choose(const Batch& batch) {
 }
 
 /// Levels that the drafter worked for. A pass drafts one; heads draft all that were asked for. Recordings take none.
-std::int64_t TreeChooser::levels_drafted(const TokenTree& tree, std::int64_t draft_passes) const {
-    if (family_.by_heads) return draft_passes > 0 ? limits_.depth : 0;
-    std::int64_t levels = draft_passes;
+std::int64_t TreeChooser::levels_drafted(const TokenTree& tree, std::int64_t model_passes) const {
+    if (family_.by_heads) return model_passes > 0 ? limits_.depth : 0;
+    std::int64_t levels = model_passes;
     for (std::int32_t node = 1; node < tree.num_nodes(); ++node)
         if (tree.origin[node] == Origin::replay) levels = std::max<std::int64_t>(levels, tree.depth[node]);
     return levels;
 }
 
 void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended,
-                           std::int64_t draft_passes) {
+                           std::int64_t model_passes) {
     if (limits_.depth == 0) return;
-    const std::int64_t levels = levels_drafted(tree, draft_passes);
+    const std::int64_t levels = levels_drafted(tree, model_passes);
     drafted_share_.count(tree, levels);
-    if (tree.is_all_from(Origin::resampled)) return;
-    const bool compared = levels > 0 && acceptance_.record(tree, accepted, ended, limits_);
-    compared_ += slow_share * ((compared ? 1 : 0) - compared_);
+    if (levels == 0 && tree.is_all_from(Origin::resampled)) return;
+    const bool reached = levels > 0 && acceptance_.record(tree, accepted, ended, limits_);
+    reached_share_ += reached_weight_ * ((reached ? 1 : 0) - reached_share_);
+    reached_weight_ = std::max(slow_share, reached_weight_ / (1 + reached_weight_));
 }
 
 /// Updates the cost corrections and the balance of losses from a measured step.
@@ -334,8 +340,10 @@ void TreeChooser::end_probe() {
     if (best_tree(depth_in_reach()).rate() > min_gain * plain().rate()) {
         paused_ = false;
         chosen_ = {};
+        forgive();
         return;
     }
+    if (step_ < next_probe_) return;  // an additional probe, for another context or batch
     pause_ = std::min(2 * pause_, longest_pause);
     next_probe_ = step_ + pause_;
 }

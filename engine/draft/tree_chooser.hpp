@@ -1,8 +1,8 @@
 // `draft-tree = auto`: chooses depth and width of the next trees to maximise tokens per second of the whole batch. Uses
 // the modelled cost of target and draft passes (CostModel, corrected by measured times) and the acceptance of drafts
-// (Acceptance). If drafts do not pay, it pauses drafting and probes again at growing intervals, within a small share of
-// the elapsed time. Called by the replica on a group's first rank; it depends on measured time, so only `coupled` may
-// use it.
+// (Acceptance). If drafts do not pay, it pauses drafting and probes again at growing intervals, and when the text has
+// grown by a quarter or half of the sequences have ended, within a small share of the elapsed time. Called by the
+// replica on a group's first rank; it depends on measured time, so only `coupled` may use it.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace longhaul::engine {
 
-/// Ratio of measured to modelled seconds, by number of rows. The model does not cover other sequences, communication
-/// and the work between passes.
+/// Ratio of measured to modelled seconds, by number of rows (of drafts: by number of nodes). The model does not cover
+/// other sequences, communication and the work between passes.
 class Correction {
   public:
     [[nodiscard]] double factor(std::int64_t rows) const;
@@ -70,7 +70,7 @@ class TreeChooser {
 
     /// Called after choose() for each tree of the step, with the passes of models that drafted it; see
     /// Acceptance::record.
-    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t draft_passes);
+    void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t model_passes);
     /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
     /// Called in place of choose(), verified() and record() after a step in which another method drafted.
@@ -82,10 +82,10 @@ class TreeChooser {
   private:
     struct Candidate {
         TreeLimits limits{.depth = 0, .width = 0};
-        std::int64_t nodes = 0, level_nodes = 1;   ///< of the tree, root excluded; of its lowest level
-        double drafting = 0;                       ///< modelled seconds of drafting for the whole batch
-        double used_nodes = 0, used_drafting = 0;  ///< the parts of both that are not left out (DraftedShare)
-        double tokens = 1, seconds = 0;            ///< expected tokens per sequence; seconds of the whole batch
+        std::int64_t nodes = 0, level_nodes = 1;           ///< of the tree, root excluded; of its lowest level
+        double drafting = 0;                               ///< modelled seconds of drafting for the whole batch
+        double expected_nodes = 0, expected_drafting = 0;  ///< the parts of both that are not left out (DraftedShare)
+        double tokens = 1, seconds = 0;                    ///< expected tokens per sequence; seconds of the whole batch
         [[nodiscard]] double rate() const { return tokens / seconds; }
     };
     [[nodiscard]] Candidate plain() const;
@@ -95,7 +95,7 @@ class TreeChooser {
     void add_level(Candidate& tree) const;
     [[nodiscard]] Candidate sized(const TreeLimits& limits) const;
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
-    [[nodiscard]] std::int64_t levels_drafted(const TokenTree& tree, std::int64_t draft_passes) const;
+    [[nodiscard]] std::int64_t levels_drafted(const TokenTree& tree, std::int64_t model_passes) const;
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
     [[nodiscard]] double target_model(double mean_rows) const;
@@ -109,6 +109,7 @@ class TreeChooser {
         return family_.follows_text ? std::min(not_drafted_, max_catching_up) : 0;
     }
     TreeLimits next_trees();
+    void forgive();
     void pause();
     void end_probe();
     void weigh(const Step& step, double seconds);
@@ -120,7 +121,8 @@ class TreeChooser {
     std::vector<CostModel> drafts_;
     Acceptance acceptance_;
     DraftedShare drafted_share_;
-    double compared_ = 1;  ///< share of the trees in which the text got to the first level of a model's drafts
+    /// Share of the trees in which the text got to the first level of a model's drafts; weight of the next tree in it.
+    double reached_share_ = 1, reached_weight_ = 0.03;
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
     double delay_ = 1;  ///< mean of measured / expected seconds of a target pass: above 1 beside other processes

@@ -201,7 +201,7 @@ void TriForceDrafter::verify(Chains chains) {
             chain->tree().add(next - 1, token, Origin::model);
             break;
         }
-        ++chain->proposal->draft_passes;
+        ++chain->proposal->model_passes;
     }
 }
 

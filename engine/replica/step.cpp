@@ -53,9 +53,10 @@ void Replica::State::propose(const StepHeader& header) {
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
         if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table: drop the drafts
         of[i]->by_draft_models = by_draft_models;
-        of[i]->draft_passes = proposals[i].draft_passes;
-        // A draft made without a model is a call, too.
-        const std::int64_t calls = std::max<std::int64_t>(proposals[i].draft_passes, tree.num_nodes() > 1 ? 1 : 0);
+        of[i]->model_passes = proposals[i].model_passes;
+        // A draft made without a model is a call, too; what an earlier draft has left is none.
+        const bool drafted = tree.num_nodes() > 1 && !tree.is_all_from(Origin::resampled);
+        const std::int64_t calls = std::max<std::int64_t>(proposals[i].model_passes, drafted ? 1 : 0);
         ItemStatistics& statistics = of[i]->sequence->statistics;
         statistics.draft_calls += calls;
         if (by_draft_models) statistics.draft_model_calls += calls;
@@ -222,19 +223,19 @@ void Replica::State::learn_from(TreeChooser::Step step, std::int64_t method) {
         const TokenTree& tree = slice.tree;
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
         const std::int64_t above = tree.ngram_chain();
-        step.reuses_drafts = step.reuses_drafts || tree.is_all_from(Origin::resampled);
+        step.reuses_drafts = step.reuses_drafts || (slice.model_passes == 0 && tree.is_all_from(Origin::resampled));
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) ++step.ngram_rows;
         }
-        costs.draft_passes = std::max(costs.draft_passes, slice.draft_passes);  // each for all sequences
+        costs.model_passes = std::max(costs.model_passes, slice.model_passes);  // each for all sequences
         for (const std::int32_t node : slice.accepted) (is_ngram(node) ? costs.ngrams : costs.models).accepted += 1;
-        if (slice.draft_passes > 0 && std::ssize(slice.accepted) >= above) {
+        if (slice.model_passes > 0 && std::ssize(slice.accepted) >= above) {
             ++costs.first_drafts;
             const bool right = std::ssize(slice.accepted) > above && !is_ngram(slice.accepted[above]);
             costs.right_first_drafts += right ? 1 : 0;
         }
-        if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value(), slice.draft_passes);
+        if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value(), slice.model_passes);
     }
     step.ngram_tokens = static_cast<std::int64_t>(costs.ngrams.accepted);
     if (step.measured) economies.at(method).record(costs);

@@ -192,9 +192,9 @@ class LayerGolden {
         made.drafter->observe(std::span(&seen, 1), target->taps);
         return made;
     }
-    /// Its tree for `context` at temperature 0, made in `draft_passes` passes of the layer.
+    /// Its tree for `context` at temperature 0, made in `model_passes` passes of the layer.
     [[nodiscard]] TokenTree propose(const Drafting& drafting, std::span<const std::int32_t> context,
-                                    std::int64_t draft_passes) {
+                                    std::int64_t model_passes) {
         TokenTree tree;
         tree.reset(context.back());
         const SamplingParams greedy{.temperature = 0};
@@ -207,7 +207,7 @@ class LayerGolden {
                           .max_depth = 9,
                           .tree = &tree};
         drafting.drafter->propose(std::span(&proposal, 1));
-        EXPECT_EQ(proposal.draft_passes, draft_passes);
+        EXPECT_EQ(proposal.model_passes, model_passes);
         return tree;
     }
 

@@ -241,7 +241,7 @@ TEST(SelfDrafter, SureNgramsTakeThePlaceOfPasses) {
                           .prices = {.sure_ngram = sure},
                           .tree = &tree};
         drafter->propose(std::span(&proposal, 1));
-        return std::pair(tree, proposal.draft_passes);
+        return std::pair(tree, proposal.model_passes);
     };
     const auto [alone, passes] = propose(text, 1, 3);
     EXPECT_EQ(alone.ngram_chain(), 0);

@@ -49,6 +49,8 @@ struct World {
     double knows = 1;
     /// It works for all levels, and then leaves out those from the first one on of which it does not know it.
     bool leaves_out = false;
+    bool replayed = false;        ///< the drafts are a recording's, for which no model runs
+    bool adds_leftovers = false;  ///< to a tree left out whole: a node of an earlier draft
     /// Share of the trees that begin with two n-grams, and of those whose n-grams are right.
     double begins_with_ngrams = 0, ngrams_right = 0.5;
     std::int64_t ngram_rows = 0;  ///< per sequence in steps without drafts; none of them is right
@@ -103,7 +105,7 @@ struct World {
             if (leaves_out && !known) break;
             const std::int32_t first = tree.num_nodes();
             for (std::int64_t i = 0; i < family.fan_out(level, last.width); ++i)
-                tree.add(parent, static_cast<std::int32_t>(i), Origin::model);
+                tree.add(parent, static_cast<std::int32_t>(i), replayed ? Origin::replay : Origin::model);
             parent = first;
             if (static_cast<std::int64_t>(accepted.size()) < level) continue;
             const double draw = knows < 1 && known ? -1 : std::uniform_real_distribution<double>()(random);
@@ -116,6 +118,7 @@ struct World {
                 break;
             }
         }
+        if (adds_leftovers && last.depth > 0 && tree.num_nodes() == 1) tree.add(0, 0, Origin::resampled);
         return {tree, accepted};
     }
 
@@ -128,7 +131,7 @@ struct World {
             const auto [tree, accepted] = grow();
             const std::int64_t begins = tree.ngram_chain();
             const std::int64_t passes = reuses() ? 0 : leaves_out ? last.depth - begins : tree.depth.back() - begins;
-            chooser.verified(tree, accepted, false, passes);
+            chooser.verified(tree, accepted, false, replayed ? 0 : passes);
             drafted_levels = std::max(drafted_levels, passes);
             taken.ngram_rows += begins;
             taken.ngram_tokens += std::min(begins, std::ssize(accepted));
