@@ -45,11 +45,11 @@ find_programs() {
   analysis=$(command -v longhaul-analysis) || analysis=
   if [ -z "$analysis" ] || ! "$analysis" "$1" --help >/dev/null 2>&1; then # none, or an earlier version
     analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
-  fi
-  if ! "$analysis" "$1" --help >/dev/null 2>&1; then
-    echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
-    python3 -m venv "$root/build/analysis-for-jobs"
-    "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
+    if ! "$analysis" "$1" --help >/dev/null 2>&1; then
+      echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
+      python3 -m venv "$root/build/analysis-for-jobs"
+      "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
+    fi
   fi
   launcher=()
   if [ "${RANKS:-1}" -gt 1 ]; then

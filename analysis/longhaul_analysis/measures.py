@@ -8,31 +8,26 @@ A failed item counts as the empty text against its reference or required length,
 is left out of everything else.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import numpy as np
-from nltk.stem.porter import PorterStemmer
 from numpy.typing import NDArray
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenize import tokenize
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from .errors import UsageError
 from .repetition import distinct_ngrams, longest_repeat, loop_onset, number_units
 from .runs import Item
 
-Ratio = tuple[float, float]  # part, whole
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
-# rouge-score fills a table of reference times hypothesis words; beyond so many cells the longest common subsequence is
-# counted bit by bit instead, which gives the same number.
-ROUGE_TABLE_CELLS = 4_000_000
+Ratio = tuple[float, float]  # part, whole
 
 
 @dataclass(frozen=True)
@@ -165,6 +160,9 @@ class Scoring:
 
     def corpus_metric(self, name: str) -> Metric:
         """A fresh metric of sacrebleu; UsageError for a tokenizer that it does not have."""
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+
         if name == "chrf":
             return CHRF()
         known = BLEU.TOKENIZERS
@@ -181,53 +179,14 @@ class Scoring:
         """What a paper says beside a ROUGE score."""
         return f"F1|stemmer:{'porter' if self.stemmer else 'no'}|version:{version('rouge-score')}"
 
-    def rouge_words(self, text: str) -> list[str]:
-        """As rouge-score cuts a text: lower case, runs of a-z and 0-9, stems."""
-        words: list[str] = tokenize(text, _Stems if self.stemmer else None)
-        return words
-
     def rouge(self, item: Item) -> dict[str, Ratio]:
         """ROUGE of one item, 100 x F1; nothing where it has no reference."""
         if item.reference is None:
             return {}
-        text = "" if item.failed else item.text
-        words = [self.rouge_words(side) for side in (item.reference, text)]
-        is_long = len(words[0]) * len(words[1]) > ROUGE_TABLE_CELLS
-        kinds = ["rouge1", "rouge2"] if is_long else ["rouge1", "rouge2", "rougeL"]
-        scores = RougeScorer(kinds, tokenizer=_AsTheyAre()).score(*words)
-        ratios = {kind: (100 * score.fmeasure, 1.0) for kind, score in scores.items()}
-        if is_long:
-            ratios["rougeL"] = (100 * 2 * common_subsequence(*words) / (len(words[0]) + len(words[1])), 1.0)
-        return ratios
+        from .rouge import rouge_f1  # its stemmer takes a quarter of a second, which other measures need not wait for
 
-
-class _Stems:
-    """Porter's stemmer, which takes most of the time of a ROUGE score, with a memory: words come again."""
-
-    stem = staticmethod(lru_cache(maxsize=1_000_000)(PorterStemmer().stem))
-
-
-class _AsTheyAre:
-    """For rouge-score: texts that are words already."""
-
-    def tokenize(self, words: list[str]) -> list[str]:
-        return words
-
-
-def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence: a row of the usual table is one number with a bit a word of `first`.
-
-    Hyyrö, "Bit-parallel LCS-length computation revisited" (2004).
-    """
-    places: dict[str, int] = {}
-    for place, word in enumerate(first):
-        places[word] = places.get(word, 0) | 1 << place
-    everything = (1 << len(first)) - 1
-    row = everything
-    for word in second:
-        matches = row & places.get(word, 0)
-        row = ((row + matches) | (row - matches)) & everything
-    return len(first) - row.bit_count()
+        scores = rouge_f1(item.reference, "" if item.failed else item.text, self.stemmer)
+        return {kind: (100 * score, 1.0) for kind, score in scores.items()}
 
 
 def item_ratios(items: Sequence[Item], measures: Iterable[Measure], scoring: Scoring) -> dict[str, NDArray[np.float64]]:

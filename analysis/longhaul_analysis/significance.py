@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.significance import estimate_ci
 
 from .errors import AnalysisError, UsageError
 from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios, measure_of_task, ratio_value
@@ -257,6 +256,8 @@ def _compare_corpus(
         return [float(np.mean([corpus_value(metric, counts @ table) for table in of_system])) for of_system in tables]
 
     scores = scores_of(np.ones(num_items, dtype=np.int64))
+    from sacrebleu.significance import estimate_ci  # a start that needs no comparison does not wait for it
+
     drawn = np.array([scores_of(counts) for counts in _draws(num_items, num_draws, seed)]).T
     systems = []
     for name, score, values in zip(names, scores, drawn, strict=True):

@@ -157,28 +157,6 @@ TEST(TreeChooser, DraftsBehindNgramsAreWorthWhatTheyBring) {
     }
 }
 
-// A drafter that at times cannot draft (it still reads the text) is judged by the other steps: there all is accepted.
-TEST(TreeChooser, StepsInWhichTheDrafterDidNothingAreNoMisses) {
-    TreeChooser chooser(family_of("sd"), memory_bound(1), {memory_bound(0.1)});
-    std::int64_t deepest = 0;
-    for (int i = 0; i < 400; ++i) {
-        const std::int64_t asked = chooser.choose({.sequences = 1, .context = 100}).depth;
-        const std::int64_t depth = i % 2 == 0 ? 0 : asked;
-        TokenTree tree;
-        tree.reset(0);
-        std::vector<std::int32_t> accepted;
-        for (std::int32_t level = 0; level < depth; ++level) accepted.push_back(tree.add(level, 0, Origin::model));
-        chooser.verified(tree, accepted, false, depth);
-        chooser.record({.sequences = 1,
-                        .rows = 1 + depth,
-                        .tokens = 1 + depth,
-                        .draft_seconds = 0.1 * static_cast<double>(depth),
-                        .forward_seconds = 1});
-        if (i >= 300) deepest = std::max(deepest, asked);
-    }
-    EXPECT_GE(deepest, 10);
-}
-
 // N-grams that did not pay beside other drafts must not make plain decoding look slow.
 TEST(TreeChooser, NgramsThatCostMoreThanTheyBringAreNoPartOfPlainDecoding) {
     World world{.family = family_of("sd"), .target = arithmetic_bound(1), .draft = memory_bound(0.5), .chances = {0.3}};
