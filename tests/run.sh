@@ -16,12 +16,13 @@ cmake --build build
 # Ranks of the tests may run as root and share cores. (The test scripts tell mpirun so themselves.)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# ctest -j: two slots per core and one more. A test takes two; one that mostly waits (for launchers to end, for
-# watchdogs) takes one. Up to 16 KiB of the output of passed tests is kept, because it holds the reason of a skip.
+# ctest -j: three slots per core and one more. A test takes two; one that mostly waits (for launchers to end, for
+# watchdogs) takes one. So three run at once on two cores: tests of the whole program leave them idle for 40 % of the time
+# otherwise. Up to 16 KiB of the output of passed tests is kept, because it holds the reason of a skip.
 report=$PWD/build/tests.xml
 rm -f "$report"
 code=0
 ctest --test-dir build --output-on-failure --test-output-size-passed 16384 --output-junit "$report" \
-  -j "$((2 * $(nproc) + 1))" "$@" || code=$?
+  -j "$((3 * $(nproc) + 1))" "$@" || code=$?
 python3 tests/tools/check_report.py "$report" || exit 1
 exit "$code"
