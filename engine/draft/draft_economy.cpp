@@ -6,7 +6,7 @@ namespace longhaul::engine {
 namespace {
 
 constexpr double keep = 0.99;               // decay per pass: a memory of about 100, to follow a growing context
-constexpr double untried = 0.1;             // lowest modelled price: rows that cost nothing are tried, not all of them
+constexpr double min_modelled_price = 0.1;  // rows that cost nothing are tried, not all of them
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
 constexpr double min_price = 0.02, max_price = 2;
 // Decay per pass of the cost of a row while it is not measured: one that interrupted passes made too high is tried
@@ -67,7 +67,7 @@ double DraftEconomy::kept(const Calibration& calibration) {
 }
 
 double DraftEconomy::modelled_price() const {
-    return std::clamp(modelled_price_, untried, max_price);
+    return std::clamp(modelled_price_, min_modelled_price, max_price);
 }
 
 /// Passes that all had about the same size say nothing about a row.

@@ -29,7 +29,7 @@ class DraftEconomy {
     };
     void record(const Step& step);
     /// The price of a node as a cost model has it, in tokens: what counts until passes of different sizes are measured.
-    void set_modelled_price(double of_a_node) { modelled_price_ = of_a_node; }
+    void set_modelled_price(double price) { modelled_price_ = price; }
 
     /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
     [[nodiscard]] double min_probability() const;

@@ -71,7 +71,8 @@ TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostMo
       target_(std::move(target)),
       drafts_(std::move(drafts)),
       acceptance_(family_),
-      drafted_share_(family_.max_depth) {}
+      drafted_share_(family_.max_depth),
+      reached_weight_(slow_share) {}
 
 /// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
 /// longer context is added once per sequence.
@@ -215,14 +216,14 @@ bool TreeChooser::may_probe() const {
 }
 
 /// A large loss with large trees must not prevent probes, which are small, nor that of many probes another attempt.
-void TreeChooser::forgive() {
+void TreeChooser::cap_losses() {
     lost_ = std::min(lost_, first_loss * plain().seconds);
 }
 
 void TreeChooser::pause() {
     paused_ = true;
     probed_ = batch_;
-    forgive();
+    cap_losses();
     next_probe_ = step_ + pause_;
     probe_left_ = 0;
 }
@@ -340,7 +341,7 @@ void TreeChooser::end_probe() {
     if (best_tree(depth_in_reach()).rate() > min_gain * plain().rate()) {
         paused_ = false;
         chosen_ = {};
-        forgive();
+        cap_losses();
         return;
     }
     if (step_ < next_probe_) return;  // an additional probe, for another context or batch

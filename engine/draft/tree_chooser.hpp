@@ -109,7 +109,7 @@ class TreeChooser {
         return family_.follows_text ? std::min(not_drafted_, max_catching_up) : 0;
     }
     TreeLimits next_trees();
-    void forgive();
+    void cap_losses();
     void pause();
     void end_probe();
     void weigh(const Step& step, double seconds);
@@ -121,8 +121,8 @@ class TreeChooser {
     std::vector<CostModel> drafts_;
     Acceptance acceptance_;
     DraftedShare drafted_share_;
-    /// Share of the trees in which the text got to the first level of a model's drafts; weight of the next tree in it.
-    double reached_share_ = 1, reached_weight_ = 0.03;
+    double reached_share_ = 1;  ///< of the trees: those in which the text got to the first level of a model's drafts
+    double reached_weight_;     ///< of the next tree in it
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
     double delay_ = 1;  ///< mean of measured / expected seconds of a target pass: above 1 beside other processes

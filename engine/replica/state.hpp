@@ -39,7 +39,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
-    std::int64_t model_passes = 0;       // of models
+    std::int64_t model_passes = 0;       // that drafted the tree
     bool by_draft_models = false;        // its tree is that of draft models alone
     std::int64_t first_logits = 0;       // logits row of the root; node i has row first_logits + i
     std::int64_t num_new = 0;            // tokens that this step emitted
