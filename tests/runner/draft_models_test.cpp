@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -99,6 +103,33 @@ TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
     settings.draft_parallel = "auto";
     settings.tensor_parallel = 2;
     EXPECT_FALSE(is_draft_sharded(settings, draft_folder, engine::ModelConfig::load(draft_folder))) << "a small one";
+}
+
+// A layer of 17 M parameters with an output head of its own (EAGLE-3) is as large as both together.
+TEST(DraftModels, AnOwnHeadCountsInTheSizeOfADraftLayer) {
+    const TemporaryFolder folder;
+    const std::string tensors =
+        R"({"midlayer.self_attn.q_proj.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})";
+    std::ofstream file(folder.path() / "model.safetensors", std::ios::binary);
+    const std::uint64_t size = tensors.size();
+    file.write(reinterpret_cast<const char*>(&size), sizeof size);
+    file << tensors << std::string(4, '\0');
+    file.close();
+    const auto parallel_of = [&](std::int64_t vocab) {
+        const engine::Json json = {
+            {"model_type", "llama"},  {"hidden_size", 1024},      {"intermediate_size", 2048},
+            {"num_hidden_layers", 1}, {"num_attention_heads", 8}, {"num_key_value_heads", 8},
+            {"rms_norm_eps", 1e-5},   {"vocab_size", vocab},      {"max_position_embeddings", 64}};
+        std::ofstream(folder.path() / "config.json") << json;
+        engine::ModelConfig target = engine::ModelConfig::load(folder.path());
+        target.num_layers = 8;
+        target.layers.resize(8, target.layers.front());
+        Settings settings = drafting(folder.path());
+        settings.draft = "eagle";
+        return layer_parallel(settings, folder.path(), target);
+    };
+    EXPECT_EQ(parallel_of(1'000), engine::DraftLayer::Parallel::replicated);
+    EXPECT_EQ(parallel_of(100'000), engine::DraftLayer::Parallel::sharded);
 }
 
 /// What a replica drafts with.
