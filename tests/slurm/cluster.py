@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -80,15 +81,20 @@ TmpFS={folder}/tmp
 
 
 def free_ports(count):
-    """Distinct ports that are currently free."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Distinct ports that are currently free and stay so: outgoing connections get theirs from another range."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    found = []
+    candidates = [*range(10000, low), *range(high + 1, 65536)]
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as one:
+            try:
+                one.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise Failure(f"expected {count} free ports outside {low}-{high}, got {len(found)}")
 
 
 def parents():
