@@ -20,9 +20,12 @@ class DraftedShare {
     /// Called once all trees of a step are counted. `asked`: for each level that was asked for, its nodes in one tree.
     void end_step(std::span<const std::int64_t> asked);
 
-    /// Of the step that is being counted: levels that the drafter worked for in some tree, and nodes of models.
+    /// Of the step that is being counted: levels that the drafter worked for in some tree, and mean number of nodes of
+    /// models in a tree.
     [[nodiscard]] std::int64_t levels_in_step() const { return levels_in_step_; }
-    [[nodiscard]] std::int64_t nodes_in_step() const { return nodes_in_step_; }
+    [[nodiscard]] double nodes_per_tree() const {
+        return trees_ > 0 ? static_cast<double>(nodes_in_step_) / static_cast<double>(trees_) : 0;
+    }
 
     struct Share {
         double nodes = 1;   ///< of the nodes asked for

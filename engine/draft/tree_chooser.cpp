@@ -319,9 +319,10 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
     const Candidate tree = sized({.depth = drafted_share_.levels_in_step(), .width = limits_.width});
-    const std::int64_t nodes = drafted_share_.nodes_in_step();
+    // As if all sequences had drafted: sizes stay comparable where some only try what was left of earlier drafts.
+    const std::int64_t nodes = std::lround(sequences * drafted_share_.nodes_per_tree());
     const double drafting = without_interruption(step.draft_seconds, draft_correction_.factor(nodes) * tree.drafting);
-    if (!step.reuses_drafts) draft_correction_.record(nodes, tree.drafting, step.draft_seconds);
+    draft_correction_.record(nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;

@@ -52,8 +52,6 @@ class TreeChooser {
         std::int64_t ngram_rows = 0;           ///< n-gram nodes in trees of models
         std::int64_t ngram_tokens = 0;         ///< the part of `tokens` that these nodes brought
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
-        /// Some trees are what was left of earlier drafts (Origin::resampled), so the time says nothing about drafting.
-        bool reuses_drafts = false;
         bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
     };
 

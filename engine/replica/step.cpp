@@ -223,7 +223,6 @@ void Replica::State::learn_from(TreeChooser::Step step, std::int64_t method) {
         const TokenTree& tree = slice.tree;
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
         const std::int64_t above = tree.ngram_chain();
-        step.reuses_drafts = step.reuses_drafts || (slice.model_passes == 0 && tree.is_all_from(Origin::resampled));
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) ++step.ngram_rows;

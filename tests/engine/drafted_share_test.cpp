@@ -60,7 +60,7 @@ TEST(DraftedShare, LevelsCountFromTheEndOfTheNgrams) {
     DraftedShare share(4);
     share.count(chain(2, 1), 1);
     EXPECT_EQ(share.levels_in_step(), 1);
-    EXPECT_EQ(share.nodes_in_step(), 1);
+    EXPECT_EQ(share.nodes_per_tree(), 1);
     for (int i = 0; i < 400; ++i) {
         share.end_step(chains_of_three);
         share.count(chain(2, 1), 1);
@@ -75,7 +75,7 @@ TEST(DraftedShare, ABatchIsTheMeanOfItsTreesAndMakesThePassesOfItsDeepest) {
         share.count(chain(0, 0), 1);
         share.count(chain(0, 3), 3);
         EXPECT_EQ(share.levels_in_step(), 3);
-        EXPECT_EQ(share.nodes_in_step(), 3);
+        EXPECT_EQ(share.nodes_per_tree(), 1.5);
         share.end_step(chains_of_three);
     }
     EXPECT_NEAR(share.expected(2).nodes, 0.5, 0.01);

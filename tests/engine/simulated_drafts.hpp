@@ -43,7 +43,9 @@ struct World {
     double draft_surprise = 1;                       ///< measured draft time / modelled draft time
     double after_drafts = 1;                         ///< slowdown of a pass that follows drafts
     double noise = 0;                                ///< of the chooser's clock: only adds time, rarely a lot
-    std::int64_t reuse_every = 0;  ///< > 0: each so many-th step tries what was left of the one before, at no drafting
+    /// > 0: each so many-th step of a sequence tries what was left of the one before, at hardly any drafting. In a batch
+    /// each sequence has steps of its own for that.
+    std::int64_t reuse_every = 0;
     /// < 1: the drafter knows, with this probability per level, that its draft is right, and ends the tree behind one
     /// of which it does not know it; `chances` are then those of the latter.
     double knows = 1;
@@ -77,16 +79,18 @@ struct World {
     }
     [[nodiscard]] double loss() const { return clock / (static_cast<double>(tokens) * plain_token()) - 1; }
 
-    [[nodiscard]] bool reuses() const { return reuse_every > 0 && last.depth > 0 && steps % reuse_every == 1; }
+    [[nodiscard]] bool reuses(std::int64_t sequence) const {
+        return reuse_every > 0 && last.depth > 0 && (steps + sequence) % reuse_every == 1;
+    }
 
     /// A tree whose accepted path is known. The nodes of a level are children of the accepted node above, or of the
     /// first node if none was accepted.
-    std::pair<TokenTree, std::vector<std::int32_t>> grow() {
+    std::pair<TokenTree, std::vector<std::int32_t>> grow(std::int64_t sequence) {
         TokenTree tree;
         tree.reset(0);
         std::vector<std::int32_t> accepted;
         std::int32_t parent = 0;
-        if (reuses()) {
+        if (reuses(sequence)) {
             tree.add(0, 0, Origin::resampled);
             return {tree, accepted};
         }
@@ -126,13 +130,14 @@ struct World {
         last = chooser.choose({.sequences = sequences, .context = context});
         if (fixed) last = *fixed;
         TreeChooser::Step taken{.sequences = sequences};
-        std::int64_t drafted_levels = 0;
+        std::int64_t drafted_levels = 0, drafting = 0;
         for (std::int64_t i = 0; i < sequences; ++i) {
-            const auto [tree, accepted] = grow();
+            const auto [tree, accepted] = grow(i);
             const std::int64_t begins = tree.ngram_chain();
-            const std::int64_t passes = reuses() ? 0 : leaves_out ? last.depth - begins : tree.depth.back() - begins;
+            const std::int64_t passes = reuses(i) ? 0 : leaves_out ? last.depth - begins : tree.depth.back() - begins;
             chooser.verified(tree, accepted, false, replayed ? 0 : passes);
             drafted_levels = std::max(drafted_levels, passes);
+            drafting += reuses(i) ? 0 : 1;
             taken.ngram_rows += begins;
             taken.ngram_tokens += std::min(begins, std::ssize(accepted));
             taken.rows += tree.num_nodes();
@@ -141,10 +146,10 @@ struct World {
         for (std::int64_t level = 0; level < drafted_levels; ++level) {
             const std::int64_t unread = family.follows_text ? std::min<std::int64_t>(late, 128) : 0;
             const std::int64_t rows = level == 0 ? 1 + unread : last.width;
-            taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
+            taken.draft_seconds += draft_surprise * draft.pass_seconds(drafting * rows, CostModel::base_context);
         }
-        taken.reuses_drafts = reuses();
-        if (taken.reuses_drafts) taken.draft_seconds = 0.05 * draft.pass_seconds(sequences, CostModel::base_context);
+        if (drafting < sequences)
+            taken.draft_seconds += 0.05 * draft.pass_seconds(sequences - drafting, CostModel::base_context);
         if (last.depth == 0) taken.rows += taken.ngram_rows = ngram_rows * sequences;
         taken.forward_seconds = target.pass_seconds(taken.rows, context);
         if (last.depth > 0 || late == 0) taken.forward_seconds *= after_drafts;

@@ -179,6 +179,25 @@ TEST(TreeChooser, ReusedDraftsDoNotMakeDraftsLookCheap) {
     }
 }
 
+// In a batch hardly any step is without a sequence that tries what was left. The others draft, and their time counts.
+TEST(TreeChooser, ABatchWhereSomeReuseDraftsLearnsWhatDraftingCosts) {
+    for (const std::int64_t every : {0, 2, 4}) {
+        World world{.family = family_of("sd"),
+                    .target = memory_bound(1),
+                    .draft = memory_bound(0.02),
+                    .chances = {0.8},
+                    .sequences = 4,
+                    .draft_surprise = 15,
+                    .reuse_every = every};
+        world.run(500);
+        world.forget();
+        world.run(1000);
+        const double depth = static_cast<double>(world.levels) / static_cast<double>(world.drafted_steps);
+        EXPECT_GT(depth, 2) << every;
+        EXPECT_LT(depth, 5) << every << ": three levels gain most";
+    }
+}
+
 // Few tokens, a noisy clock, a model that overestimates the cost of rows, and luck: a few misses in a row must not stop
 // drafts, and a few lucky hits must not keep them. The promise of 5 % holds for the mean of several runs;
 // a single run of 600 steps also pays for learning and for its own luck, hence 15 %.
