@@ -165,4 +165,9 @@ class RemoteDevice final : public kernels::Device {
     mutable Chooser chooser_{*this};
 };
 
+/// Computes with the fastest CPU kernels, in one thread.
+inline std::unique_ptr<RemoteDevice> make_remote() {
+    return std::make_unique<RemoteDevice>(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
+}
+
 }  // namespace longhaul::engine::testing

@@ -43,8 +43,8 @@ struct World {
     double draft_surprise = 1;                       ///< measured draft time / modelled draft time
     double after_drafts = 1;                         ///< slowdown of a pass that follows drafts
     double noise = 0;                                ///< of the chooser's clock: only adds time, rarely a lot
-    /// > 0: each so many-th step of a sequence tries what was left of the one before, at hardly any drafting. In a batch
-    /// each sequence has steps of its own for that.
+    /// > 0: each so many-th step of a sequence tries what was left of the one before, at hardly any drafting. In a
+    /// batch each sequence has steps of its own for that.
     std::int64_t reuse_every = 0;
     /// < 1: the drafter knows, with this probability per level, that its draft is right, and ends the tree behind one
     /// of which it does not know it; `chances` are then those of the latter.
