@@ -30,10 +30,9 @@ int print(const std::string& text) {
 
 [[noreturn]] void refuse_command(const std::string& name) {
     const std::string got = "'" + engine::printable(name) + "'";
-    const Arguments later{"verify", "plan"};
-    if (std::find(later.begin(), later.end(), name) != later.end()) {
-        throw UsageError(InputError::format("command line", "", "a command", got, "it is not in this version"));
-    }
+    if (name == "plan")
+        throw UsageError(InputError::format("command line", "", "a command", got,
+                                            "`longhaul check` shows the memory, disk space and time that a job needs"));
     Arguments names;
     for (const CommandSyntax& syntax : command_table()) names.push_back(syntax.name);
     const std::string near = nearest_word(name, names);
@@ -50,7 +49,7 @@ int dispatch(const Arguments& all) {
     const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{
         {"run", run_command},       {"sweep", sweep_command},     {"generate", generate_command},
         {"status", status_command}, {"results", results_command}, {"inspect", inspect_command},
-        {"check", check_command},   {"bench", bench_command}};
+        {"verify", verify_command}, {"check", check_command},     {"bench", bench_command}};
     const auto command =
         std::find_if(commands.begin(), commands.end(), [&](const auto& entry) { return entry.first == name; });
     if (command == commands.end()) refuse_command(name);

@@ -178,6 +178,19 @@ class CheckpointStore {
     std::unique_ptr<State> state_;
 };
 
+/// What `check_checkpoints` found in a folder.
+struct CheckpointReport {
+    std::int64_t num_rounds = 0;                ///< commits that are intact
+    std::int64_t num_files = 0, num_bytes = 0;  ///< these, and the KV files that they name
+    std::map<std::string, std::int64_t> items;  ///< by key: output tokens that can be restored
+    std::vector<std::string> damage;            ///< one line per damaged or missing file, with file and field
+};
+
+/// Reads every commit in `folder` of epochs up to `max_epoch`, and all bytes of the KV files that a resume would read,
+/// those of drafters too. Writes nothing. Throws InputError if commits belong to different jobs, or one has a newer
+/// format.
+CheckpointReport check_checkpoints(const std::filesystem::path& folder, std::int64_t max_epoch);
+
 /// One round's work for the writer thread of a rank: a KV file.
 struct RoundJob {
     std::int64_t round = 0;

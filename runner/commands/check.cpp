@@ -22,10 +22,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t max_shown = 20;  ///< failing items listed on a terminal; the same limit for faults
 
-std::string counted(std::int64_t number, const char* one, const char* many) {
-    return grouped(number) + " " + (number == 1 ? one : many);
-}
-
 std::int64_t runnable(const ItemSurvey& items) {
     return items.inputs - items.failed;
 }

@@ -16,6 +16,7 @@ int sweep_command(const std::vector<std::string>& arguments);     // commands/sw
 int status_command(const std::vector<std::string>& arguments);    // commands/status.cpp
 int results_command(const std::vector<std::string>& arguments);   // commands/results.cpp
 int generate_command(const std::vector<std::string>& arguments);  // commands/generate.cpp
+int verify_command(const std::vector<std::string>& arguments);    // commands/verify.cpp
 int inspect_command(const std::vector<std::string>& arguments);   // commands/inspect.cpp
 int check_command(const std::vector<std::string>& arguments);     // commands/check.cpp
 int bench_command(const std::vector<std::string>& arguments);     // commands/bench.cpp

@@ -117,6 +117,10 @@ std::string grouped(std::int64_t number) {
     return digits;
 }
 
+std::string counted(std::int64_t number, const char* one, const char* many) {
+    return grouped(number) + " " + (number == 1 ? one : many);
+}
+
 std::string progress_line(const JobProgress& progress) {
     std::string line = grouped(progress.done) + " of " + grouped(progress.items) + " items";
     if (progress.failed > 0) line += " (" + grouped(progress.failed) + " failed)";

@@ -63,6 +63,8 @@ std::string progress_line(const JobProgress& progress);
 std::string duration_text(double seconds);
 /// "1,234,567"
 std::string grouped(std::int64_t number);
+/// "1 item", "1,234 items"
+std::string counted(std::int64_t number, const char* one, const char* many);
 
 /// Whether a person is watching: standard error is a terminal, also through mpirun. LONGHAUL_PROGRESS=live or plain
 /// overrides.

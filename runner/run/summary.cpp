@@ -24,10 +24,6 @@ double ratio(std::int64_t part, std::int64_t whole) {
     return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-std::string counted(std::int64_t number, const char* one, const char* many) {
-    return grouped(number) + " " + (number == 1 ? one : many);
-}
-
 /// Heads and layers that were trained for another model of the same size cannot be told from the right ones, but for
 /// what they draft.
 std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outcome) {

@@ -114,6 +114,66 @@ def stop_request(bench):
     print(f"stopped within {done.seconds:.1f} s of its start")
 
 
+def verified(bench):
+    """`longhaul verify` finds nothing in an intact run, names each damage, and running the job again mends it."""
+    make_prompts(bench.folder / "prompts.jsonl", 6)
+    job = bench.job(max_tokens=800, checkpoint_tokens=200)
+    expect(bench.run(job, 2, f"--output={bench.folder}/whole"), 0, "uninterrupted")
+    run = bench.folder / "run"
+
+    def verify(code):
+        done = expect(bench.command("verify", run, "--json"), code, "verify")
+        found = json.loads(done.output)
+        check(found["intact"] == (code == 0), done.output)
+        return found["runs"][0]
+
+    def damage_of(path, change):
+        """The lines about a file while its bytes are others."""
+        intact = path.read_bytes()
+        path.write_bytes(change(intact))
+        lines = verify(1)["damage"]
+        check(all(str(path.parent) in line for line in lines), f"only what is damaged: {lines}")
+        path.write_bytes(intact)
+        return [line for line in lines if path.name in line]
+
+    flip = lambda content: content[:len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1:]
+    launch = bench.start(job, 2)
+    wait_for_checkpoint(run, 2)
+    busy = expect(bench.command("verify", run), 2, "a run that is running")
+    check("expected a run that is not running" in busy.errors, busy.errors)
+    launch.signal(signal.SIGUSR1)
+    expect(launch.wait(30), 75, "stopped")
+    found = verify(0)
+    rounds = [path for path in (run / "checkpoints").glob("*.h5") if path.name.count(".") == 1]
+    check(found["checkpoint_rounds"] == len(rounds) and not found["finished"], f"{found}")
+    check(found["unfinished"] and all(tokens > 0 for tokens in found["unfinished"].values()), f"{found}")
+    for name in ("*-1.h5", "*-1.0.h5"):
+        path = next((run / "checkpoints").glob(name))
+        check(damage_of(path, flip), f"{path} is named when a bit is wrong")
+        check(damage_of(path, lambda content: content[:-1]), f"{path} is named when a byte is missing")
+    text = bench.command("verify", run).output
+    check(text.endswith("all intact\n"), text)
+    flipped = next((run / "checkpoints").glob("*-1.h5"))
+    flipped.write_bytes(flip(flipped.read_bytes()))
+    text = expect(bench.command("verify", run), 1, "with damage").output
+    check(f"damage             {flipped}" in text and "all intact" not in text, text)
+
+    expect(bench.run(job, 2), 0, "resumed")
+    check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
+    found = verify(0)
+    check(found["finished"] and found["done"] == 6 and not found["unfinished"], f"{found}")
+    journal = max((run / "results").glob("*.jsonl"), key=lambda path: path.stat().st_size)
+    lines = damage_of(journal, lambda content: content.replace(b'"num_tokens"', b"#num_tokens#", 1))
+    check(len(lines) == 1 and "line 1" in lines[0] and "results.jsonl still has" in lines[0], f"{lines}")
+    for change, word in ((flip, "another one"), (lambda content: content[:-1], "the end"), (lambda content: 2 * content, "one more")):
+        lines = damage_of(run / "results.jsonl", change)
+        check(len(lines) == 1 and word in lines[0], f"{lines}")
+    (run / "results.jsonl").unlink()
+    expect(bench.run(job, 2), 0, "written again")
+    check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
+    verify(0)
+
+
 def stop_one_rank(bench):
     """SIGTERM to a single rank, not the launcher: all ranks stop, everything is saved."""
     make_prompts(bench.folder / "prompts.jsonl", 60)
@@ -379,5 +439,5 @@ def baseline(bench):
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
-        exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
+        exactly_once, tcp, idle_ranks, errors_once, stop_request, verified, stop_one_rank, two_at_once, finished_again, extend,
         failed_items, bad_line, hang, suspended, damaged, logprobs, given_text, baseline, replay)}))

@@ -74,6 +74,13 @@ def bytes_of_the_whole(bench):
     state = progress(bench, run_folder)
     check(state == {"state": "done", "done": "24", "failed": "2", "tokens": str(summary["tokens"]),
                     "positions": "0", "stop_seconds": "0.0"}, f"{state}")
+    found = json.loads(expect(bench.command("verify", run_folder, "--json"), 0, "verified").output)
+    check(sum(shard["done"] for shard in found["runs"]) == 24 and len(found["runs"]) == 3, f"{found}")
+    joined = (run_folder / "results.jsonl").read_bytes()
+    (run_folder / "results.jsonl").write_bytes(joined.replace(b"item-0", b"item-1", 1))
+    text = expect(bench.command("verify", run_folder), 1, "another joined line").output
+    check(f"{run_folder}/results.jsonl: line 1: expected the line that results/ gives" in text, text)
+    (run_folder / "results.jsonl").write_bytes(joined)
     # Running again changes nothing. Lost files are written again.
     expect(run(bench, job, "1/3"), 3, "again")
     check(files_of(run_folder, JOINED) == before, "joined files stay")

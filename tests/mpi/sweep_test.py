@@ -156,6 +156,8 @@ def extended(bench):
     check(states(bench) == {f"seed={seed}": "done" for seed in (3, 2, 1)}, f"{states(bench)}")
     expect(bench.run(wider, 2, "--max-tokens=20", verb="sweep"), 0, "more tokens")
     check(all(line["num_tokens"] == 20 for line in results(folder / "seed=1")), "longer texts")
+    found = json.loads(expect(bench.command("verify", folder, "--json"), 0, "verified").output)
+    check(len(found["runs"]) == 3 and all(run["finished"] and run["done"] == 3 for run in found["runs"]), f"{found}")
     marker = (folder / "sweep.cfg").read_text()
     done = expect(bench.run(wider, 2, "--max-tokens=20", "--temperature=0.5", verb="sweep"), 2, "another temperature")
     check(len(done.error_lines()) == 1 and "seed=3: temperature: expected 0.8" in done.error_lines()[0], done.errors)

@@ -100,11 +100,15 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
     const Case cases[] = {
         {{}, "expected a command, got nothing; see `longhaul --help`"},
         {{"rnu"},
-         "expected run, sweep, generate, status, results, inspect, check or bench, got 'rnu'; did you mean 'run'?"},
+         "expected run, sweep, generate, status, results, verify, inspect, check or bench, got 'rnu'; did you mean "
+         "'run'?"},
         {{"--seed=1"},
-         "expected run, sweep, generate, status, results, inspect, check or bench, got '--seed=1'; see `longhaul "
+         "expected run, sweep, generate, status, results, verify, inspect, check or bench, got '--seed=1'; see "
+         "`longhaul "
          "--help`"},
-        {{"verify", "x"}, "expected a command, got 'verify'; it is not in this version"},
+        {{"plan", "x"},
+         "expected a command, got 'plan'; `longhaul check` shows the memory, disk space and time that a job needs"},
+        {{"verify"}, "expected longhaul verify RUN, got no RUN; see `longhaul verify --help`"},
         {{"run"}, "expected longhaul run JOB.cfg, got no JOB.cfg; see `longhaul run --help`"},
         {{"run", "job.cfg", "other.cfg"},
          "expected longhaul run JOB.cfg, got one more argument, 'other.cfg'; see `longhaul run --help`"},
