@@ -138,17 +138,20 @@ std::string help_text() {
 }
 
 std::string help_text(const std::string& topic) {
-    if (const Key* key = find_key(topic)) return key_entry(key->info);
+    const auto& commands = command_table();
+    const auto command = std::find_if(commands.begin(), commands.end(),
+                                      [&](const CommandSyntax& syntax) { return syntax.name == topic; });
+    const std::string of_command = command == commands.end() ? "" : help_text(*command);
+    // `verify` is both.
+    if (const Key* key = find_key(topic)) return key_entry(key->info) + (of_command.empty() ? "" : "\n" + of_command);
+    if (!of_command.empty()) return of_command;
     std::vector<KeyInfo> keys;
     for (const KeyInfo& key : vocabulary()) {
         if (topic == "all" || topic == subject_of(key)) keys.push_back(key);
     }
     if (!keys.empty()) return keys_text(keys).substr(1);
     std::vector<std::string> topics = subjects();
-    for (const CommandSyntax& syntax : command_table()) {
-        if (syntax.name == topic) return help_text(syntax);
-        topics.push_back(syntax.name);
-    }
+    for (const CommandSyntax& syntax : commands) topics.push_back(syntax.name);
     for (const KeyInfo& key : vocabulary()) topics.push_back(key.key);
     const std::string near = nearest_word(topic, topics);
     throw UsageError(InputError::format("command line", "help", "a key, a command, or " + list_words(subjects()),

@@ -246,7 +246,7 @@ TEST_F(Cli, HelpIsForNewcomers) {
         EXPECT_EQ(own.exit_code, 0);
         EXPECT_TRUE(own.out.starts_with("longhaul " + command.name)) << own.out;
         EXPECT_NE(own.out.find(command.example), std::string::npos) << command.name;
-        EXPECT_EQ(run({"help", command.name}).out, own.out);
+        EXPECT_TRUE(run({"help", command.name}).out.ends_with(own.out)) << command.name;
         for (const CommandOption& option : command.options)
             EXPECT_NE(own.out.find("--" + option.name), std::string::npos);
     }
@@ -261,7 +261,8 @@ TEST_F(Cli, HelpExplainsEveryKeyAloneAndInItsSubject) {
         const Ended own = run({"help", key.key});
         EXPECT_EQ(own.exit_code, 0);
         EXPECT_TRUE(own.out.starts_with("  --" + key.key + "=")) << own.out;
-        EXPECT_NE(all.find(own.out), std::string::npos) << key.key;
+        const std::string entry = own.out.substr(0, own.out.find("\nlonghaul "));  // `verify` is also a command
+        EXPECT_NE(all.find(entry), std::string::npos) << key.key;
         const std::set<std::string> needed{"task", "data", "model", "output"};
         EXPECT_EQ(own.out.find("[must be given]") != std::string::npos, needed.contains(key.key)) << own.out;
     }
