@@ -141,16 +141,20 @@ def write_whole(path, write):
 def learn(args, name, model, adam, losses_of, decay, clip=math.inf, **kept):
     """Trains until args.steps, args.batch blocks per step. The state is in args.out, from where the same command goes on.
 
-    losses_of(number): what is minimised, of one block, and the parts of it that are printed; both are means over the blocks
-    of a step. decay(done): of the rate, when this share of the steps is done. kept: what else the state holds, for export.
+    losses_of(number): what is minimised, of one block, and by name what is logged of it (one number per head or level); both are
+    means over the blocks of a step. decay(done): of the rate, when this share of the steps is done. kept: what else the state
+    holds, for export. Every ten steps a line of means goes to the log beside the state (.jsonl), which plot.py reads.
     """
     step, seconds, path = 0, 0.0, pathlib.Path(args.out)
+    log = path.with_suffix(".jsonl")
     if path.exists():
         saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved[name])
         adam.load_state_dict(saved["adam"])
         step, seconds = saved["step"], saved["seconds"]
         print(f"goes on from {path} at step {step}", flush=True)
+    else:
+        log.unlink(missing_ok=True)
     clock = saved_at = time.monotonic()
     recent = []
     while True:
@@ -164,20 +168,23 @@ def learn(args, name, model, adam, losses_of, decay, clip=math.inf, **kept):
         for group in adam.param_groups:
             group["lr"] = rate
         adam.zero_grad()
-        total = 0.0
+        logged = {}
         for number in range(step * args.batch, (step + 1) * args.batch):
             loss, parts = losses_of(number)
             (loss / args.batch).backward()
-            total = total + parts.detach() / args.batch
+            logged = {key: logged.get(key, 0.0) + part.detach() / args.batch for key, part in parts.items()}
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         adam.step()
         step += 1
-        recent.append(total)
+        recent.append(logged)
         now = time.monotonic()
         seconds, clock = seconds + now - clock, now
         if step % 10 == 0 or step == args.steps:
-            mean = " ".join(f"{x:.4f}" for x in torch.stack(recent).mean(0))
-            print(f"step {step} of {args.steps}  cross entropy {mean}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
+            means = {key: torch.stack([each[key] for each in recent]).mean(0).tolist() for key in logged}
+            with log.open("a") as file:
+                print(json.dumps({"step": step, "tokens": step * args.batch * args.block} | means), file=file)
+            shown = "  ".join(f"{key} {' '.join(f'{x:.4f}' for x in mean)}" for key, mean in means.items())
+            print(f"step {step} of {args.steps}  {shown}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
             recent = []
 
 
@@ -236,7 +243,7 @@ def train(args):
     def losses_of(number):
         # Block by block and head by head: logits of the whole step would not fit the L2 cache.
         parts = torch.stack(list(losses(target, heads, *seen[number], args.against)))
-        return parts.sum(), parts
+        return parts.sum(), {"loss": parts}
 
     learn(args, "heads", heads, adam, losses_of, lambda done: 0.5 * (1 + math.cos(math.pi * done)), count=args.count, chained=args.chained)
 

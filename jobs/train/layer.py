@@ -149,13 +149,14 @@ def load_layer(folder, target):
 
 
 def losses(target, layer, tokens, states, wanted, depth, place):
-    """Cross entropy and distance of each level over blocks of tokens [batch, length + 1], their normed states, and what the
-    target expects behind them [batch, length, vocabulary]."""
+    """Cross entropy, distance, and share of right first guesses (the target's most probable token) of each level over blocks
+    of tokens [batch, length + 1], their normed states, and what the target expects behind them [batch, length, vocabulary]."""
     starts = states.shape[1] - depth  # of chains that end within the block
     for i, (h, logits) in enumerate(layer.chains(target, tokens, states[:, :starts], depth, place), 1):
         right = slice(i, i + starts)
         cross = F.cross_entropy(logits.flatten(0, 1), wanted[:, right].flatten(0, 1))
-        yield cross, F.smooth_l1_loss(h, states[:, right])
+        accuracy = (logits.argmax(-1) == wanted[:, right].argmax(-1)).float().mean()
+        yield cross, F.smooth_l1_loss(h, states[:, right]), accuracy
 
 
 def most_frequent(seen, count, vocab_size):
@@ -182,8 +183,10 @@ def train(args):
         with torch.no_grad():
             states = target.norm(h0)
             wanted = seen.top(number, c.vocab_size) if args.top_logits else torch.softmax(target.head(states), -1)
-        parts = list(losses(target, layer, tokens[None], states[None], wanted[None], args.depth, place))
-        return sum(cross + args.distance * far for cross, far in parts) / args.depth, torch.stack([cross for cross, _ in parts])
+        cross, far, accuracy = map(
+            torch.stack, zip(*losses(target, layer, tokens[None], states[None], wanted[None], args.depth, place))
+        )
+        return (cross + args.distance * far).mean(), {"loss": cross, "accuracy": accuracy}
 
     config = {"draft_layer": "lyanna", "token_info_rank": rank} if lyanna else {}
     learn(args, "layer", layer, adam, losses_of, lambda done: 1 - done, clip=0.5, config=config)
