@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -180,16 +181,17 @@ class CheckpointStore {
 
 /// What `check_checkpoints` found in a folder.
 struct CheckpointReport {
-    std::int64_t num_rounds = 0;                ///< commits that are intact
-    std::int64_t num_files = 0, num_bytes = 0;  ///< these, and the KV files that they name
+    std::int64_t num_rounds = 0;                ///< commits of unfinished items
+    std::int64_t num_files = 0, num_bytes = 0;  ///< these and their KV files, as far as they are intact
     std::map<std::string, std::int64_t> items;  ///< by key: output tokens that can be restored
-    std::vector<std::string> damage;            ///< one line per damaged or missing file, with file and field
+    std::vector<std::string> damage;            ///< one line per damaged or missing file
 };
 
-/// Reads every commit in `folder` of epochs up to `max_epoch`, and all bytes of the KV files that a resume would read,
-/// those of drafters too. Writes nothing. Throws InputError if commits belong to different jobs, or one has a newer
-/// format.
-CheckpointReport check_checkpoints(const std::filesystem::path& folder, std::int64_t max_epoch);
+/// Reads every commit in `folder` of epochs up to `max_epoch`, and all bytes of the KV files of those that have an item
+/// that is not in `done` (item keys): what a resume may need. Writes nothing. Throws InputError if the folder cannot
+/// be read.
+CheckpointReport check_checkpoints(const std::filesystem::path& folder, std::int64_t max_epoch,
+                                   const std::set<std::string>& done);
 
 /// One round's work for the writer thread of a rank: a KV file.
 struct RoundJob {

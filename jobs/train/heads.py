@@ -143,7 +143,7 @@ def learn(args, name, model, adam, losses_of, decay, clip=math.inf, **kept):
 
     losses_of(number): what is minimised, of one block, and by name what is logged of it (one number per head or level); both are
     means over the blocks of a step. decay(done): of the rate, when this share of the steps is done. kept: what else the state
-    holds, for export. Every ten steps a line of means goes to the log beside the state (.jsonl), which plot.py reads.
+    holds, for export. Every ten steps a line of means goes to the log beside the state (.jsonl).
     """
     step, seconds, path = 0, 0.0, pathlib.Path(args.out)
     log = path.with_suffix(".jsonl")

@@ -5,6 +5,7 @@ python plot.py --layers NAME=STATE/layer.jsonl … --out layers.svg          of 
 """
 
 import argparse
+import html
 import json
 import math
 import pathlib
@@ -18,7 +19,10 @@ def read_log(path):
     """The lines of a log by step. A resumed run repeats the steps since its last save: the later line of a step counts."""
     lines = {}
     for line in pathlib.Path(path).read_text().splitlines():
-        line = json.loads(line)
+        try:
+            line = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # cut off when the training was killed
         lines[line["step"]] = line
     return [lines[step] for step in sorted(lines)]
 
@@ -67,7 +71,7 @@ class Panel:
 
     def names(self, names, y):
         for i, (colour, name) in enumerate(zip(COLOURS, names)):
-            self.parts.append(f'<text x="{self.right - 8}" y="{y + 16 * i}" text-anchor="end" fill="{colour}">{name}</text>')
+            self.parts.append(f'<text x="{self.right - 8}" y="{y + 16 * i}" text-anchor="end" fill="{colour}">{html.escape(name)}</text>')
 
 
 def write(path, panels):
@@ -95,8 +99,12 @@ def training_loss(path):
 
 
 def layer_training(logs):
-    """A line of such a log is a mean of ten steps, with one number per level."""
+    """A line of such a log is a mean of up to ten steps, with one number per level."""
     logs = {name: read_log(path) for name, path in logs.items()}
+    if len(logs) > len(COLOURS):
+        raise SystemExit(f"--layers: expected at most {len(COLOURS)} logs, got {len(logs)}")
+    if not all("accuracy" in line for lines in logs.values() for line in lines):
+        raise SystemExit("--layers: expected logs of layer.py, got one without accuracy")
     x_top = max(lines[-1]["tokens"] for lines in logs.values()) / 1e6
     mean = lambda values: sum(values) / len(values)
     curve = lambda key, by: [smoothed([(l["tokens"] / 1e6, by * mean(l[key])) for l in lines], 0.3) for lines in logs.values()]
@@ -105,7 +113,7 @@ def layer_training(logs):
     highest = max(y for points in accuracy for _, y in points)
     panels = [
         Panel("Loss, nats a token", 0, W // 2, x_top, math.floor(2 * lowest) / 2, math.floor(2 * lowest) / 2 + 3, 0.5),
-        Panel("Right first guesses, percent", W // 2, W // 2, x_top, 0, 10 * math.ceil(highest / 10), 10),
+        Panel("Right first guesses, percent", W // 2, W // 2, x_top, 0, max(10, 10 * math.ceil(highest / 10)), 10),
     ]
     for panel, curves in zip(panels, (loss, accuracy)):
         panel.curves(curves)
@@ -120,6 +128,8 @@ def main():
     what.add_argument("--layers", nargs="+", metavar="NAME=LOG", help="of layer.py")
     parser.add_argument("--out", required=True, type=pathlib.Path)
     args = parser.parse_args()
+    if args.layers and not all("=" in each for each in args.layers):
+        parser.error("--layers: expected NAME=LOG")
     write(args.out, training_loss(args.log) if args.log else layer_training(dict(each.split("=", 1) for each in args.layers)))
 
 

@@ -2,7 +2,6 @@
 // missing. Needs no MPI and no model, and writes nothing.
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +11,8 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/data/dataset_source.hpp"
+#include "runner/host/files.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/run/lease.hpp"
@@ -28,124 +29,183 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// What there is in a run folder, or in one shard of a job.
+/// What there is in a run folder.
 struct RunContent {
     RunFolder folder;
     std::int64_t done = 0, failed = 0;          ///< items with a result; of these, those that failed
     std::int64_t num_files = 0, num_bytes = 0;  ///< result files, as far as they count
-    bool finished = false;
+    bool finished = false;                      ///< says its last launch
     engine::CheckpointReport checkpoints;
     std::vector<std::string> damage;
 
-    /// Output tokens of the items that have no result yet.
+    /// Output tokens of the items that have no final result yet.
     [[nodiscard]] std::int64_t unfinished_tokens() const {
         std::int64_t sum = 0;
         for (const auto& [key, tokens] : checkpoints.items) sum += tokens;
         return sum;
     }
+    void damaged(const std::string& name, const std::string& field, const std::string& expected, const std::string& got,
+                 const std::string& fix) {
+        damage.push_back(InputError::format((folder.root / name).string(), field, expected, got, fix));
+    }
 };
 
-/// The lease of the newest launch. Throws UsageError if it is running: its files change.
+/// A run whose files change while they are read.
+class RunningRun : public UsageError {
+  public:
+    RunningRun(const RunFolder& folder, const std::string& got, const std::string& fix)
+        : UsageError(InputError::format(folder.root.string(), "", "a run that is not running", got, fix)) {}
+};
+
+/// The lease of the newest launch, if that is not running.
 LeaseView lease_of(const RunFolder& folder) {
-    folder.must_exist();
     std::optional<LeaseView> lease = newest_lease(folder.root);
     if (!lease)
-        throw UsageError(
-            InputError::format(folder.root.string(), "", "a run that was started", "one without a launch", ""));
+        throw InputError((folder.root / "launches").string(), "", "a record of a launch", "none", "run the job again");
     if (lease->state == LeaseState::live)
-        throw UsageError(InputError::format(folder.root.string(), "", "a run that is not running",
-                                            "one that runs on " + describe_holder(lease->record),
-                                            "`longhaul status` shows its progress"));
+        throw RunningRun(folder, "one that runs on " + describe_holder(lease->record),
+                         "`longhaul status` shows its progress");
     return *lease;
 }
 
-/// Reads the result files of all launches. Returns the names in checkpoints of the items that have a result.
-std::set<std::string> check_results(const LeaseView& lease, RunContent& run) {
-    std::set<std::string> done;
-    const fs::path folder = run.folder.results();
-    const auto damaged = [&](const std::string& name, const std::string& field, const std::string& expected,
-                             const std::string& got) {
-        run.damage.push_back(InputError::format(
-            (folder / name).string(), field, expected, got,
-            run.finished ? "results.jsonl still has what it held" : "run the job again: its items are computed again"));
-    };
+/// Reads the result files of all launches line by line.
+void check_result_files(const LeaseView& lease, RunContent& run) {
+    const std::string fix = "run the job again: it computes again what is not there";
     std::set<std::string> there;
-    for (const LaunchFile& file : launch_files(folder, "")) {
+    for (const LaunchFile& file : launch_files(run.folder.results(), "")) {
         const std::int64_t limit = accepted_bytes(file, lease.record);
+        const std::string name = "results/" + file.name;
         there.insert(file.name);
         if (limit == 0) continue;
         std::int64_t line_number = 0, num_bytes = 0;
-        each_line(folder / file.name, limit, [&](std::string_view line, std::int64_t offset) {
+        each_line(run.folder.root / name, limit, [&](std::string_view line, std::int64_t offset) {
             ++line_number;
             num_bytes = offset + std::ssize(line) + 1;
-            if (const auto record = parse_journal(line)) {
-                done.insert(checkpoint_key(record->id, record->key.sample));
-            } else {
-                damaged(file.name, "line " + std::to_string(line_number), "a result", "something else");
-            }
+            if (!parse_journal(line))
+                run.damaged(name, "line " + std::to_string(line_number), "a result", "something else", fix);
         });
         ++run.num_files;
         run.num_bytes += num_bytes;
         if (limit != no_limit && num_bytes < limit)
-            damaged(file.name, "", std::to_string(limit) + " bytes", std::to_string(num_bytes));
+            run.damaged(name, "", std::to_string(limit) + " bytes of whole lines", std::to_string(num_bytes), fix);
     }
     for (const auto& [name, num_bytes] : lease.record.accepted)
-        if (!there.contains(name)) damaged(name, "", std::to_string(num_bytes) + " bytes", "no such file");
-    return done;
+        if (!there.contains(name)) run.damaged("results/" + name, "", "a file of results", "no such file", fix);
 }
 
-/// Compares FOLDER/results.jsonl with the results of the runs it was written from.
-void compare_results(const fs::path& file, const std::vector<fs::path>& runs, const Settings& settings,
-                     std::vector<std::string>& damage) {
-    const ResultIndex index = ResultIndex::read(runs);
+/// Hash of the results.jsonl that the result files give.
+std::string hash_of_lines(const ResultIndex& index, const Settings& settings) {
     const ResultFormat format = result_format(settings);
-    std::ifstream in(file, std::ios::binary);
-    std::int64_t number = 0;
-    std::string line;
-    const auto differs = [&](const std::string& got) {
-        damage.push_back(InputError::format(file.string(), "line " + std::to_string(number),
-                                            "the line that results/ gives", got,
-                                            "remove the file and run the job again: it is written again"));
-    };
+    ContentHash hash;
     for (const ResultIndex::Entry& entry : index.entries()) {
         const ItemKey& key = entry.place.key;
         if (key.sample >= settings.samples || (settings.limit > 0 && key.index >= settings.limit)) continue;
-        ++number;
-        if (!std::getline(in, line) || in.eof()) return differs("the end of the file");
-        if (line != format_result(index.load(entry), format)) return differs("another one");
+        hash.add(format_result(index.load(entry), format) + "\n");
     }
-    if (std::getline(in, line)) {
-        ++number;
-        differs("one more");
+    return hex(hash.value());
+}
+
+/// "" if the summary has no hash: the run is not finished, or an older version wrote it.
+std::string hash_in_summary(const fs::path& folder) {
+    const auto summary = engine::try_parse_json(read_if_there(folder / "summary.json"));
+    return summary.is_object() && summary.contains("results_xxh3") && summary["results_xxh3"].is_string()
+               ? summary["results_xxh3"].get<std::string>()
+               : "";
+}
+
+/// results.jsonl, and whether the result files still say the same. The hash in the summary tells which one changed.
+void check_finished(const ResultIndex& index, const Settings& settings, RunContent& run) {
+    const fs::path file = run.folder.root / "results.jsonl";
+    const std::string written_again = "remove it and run the job again: it is written again from results/";
+    if (!fs::exists(file))
+        return run.damaged("results.jsonl", "", "the results of a finished run", "no such file",
+                           "run the job again: it is written again");
+    const std::string summary = hash_in_summary(run.folder.root);
+    if (summary.empty()) return;
+    const std::string ours = hash_of_results(run.folder.root), theirs = hash_of_lines(index, settings);
+    if (ours != summary)
+        run.damaged("results.jsonl", "", "XXH3 " + summary + " as in summary.json", ours,
+                    theirs == summary ? written_again : "results/ does not give it either");
+    if (theirs != summary)
+        run.damaged("results", "", "the lines of results.jsonl, XXH3 " + summary, theirs,
+                    ours == summary ? "results.jsonl is intact: keep a copy of it" : "");
+    if (settings.task == "openai-batch" && !fs::exists(run.folder.root / "batch_output.jsonl"))
+        run.damaged("batch_output.jsonl", "", "the answers of a finished run", "no such file",
+                    "`longhaul results --form=openai` prints them");
+}
+
+void check_content(const LeaseView& lease, RunContent& run) {
+    const Settings settings = run.folder.settings();
+    check_result_files(lease, run);
+    const ResultIndex index = ResultIndex::read(run.folder.root);
+    std::set<std::string> done;
+    for (const ResultIndex::Entry& entry : index.entries()) {
+        run.failed += entry.failed ? 1 : 0;
+        if (ResultIndex::is_done(entry, settings))
+            done.insert(checkpoint_key(index.load(entry).id, entry.place.key.sample));
     }
+    run.done = std::ssize(index.entries());
+    run.finished = lease.ending.is_object() && lease.ending.value("state", "") == "finished";
+    if (run.finished) check_finished(index, settings, run);
+    run.checkpoints = engine::check_checkpoints(run.folder.checkpoints(), lease.record.epoch, done);
+    run.damage.insert(run.damage.end(), run.checkpoints.damage.begin(), run.checkpoints.damage.end());
 }
 
 RunContent check_run(const RunFolder& folder) {
-    const LeaseView lease = lease_of(folder);
     RunContent run;
     run.folder = folder;
-    run.finished = read_last_finish(folder).has_value();
-    const std::set<std::string> done = check_results(lease, run);
-    const ResultIndex index = ResultIndex::read(folder.root);
-    run.done = std::ssize(index.entries());
-    for (const ResultIndex::Entry& entry : index.entries()) run.failed += entry.failed ? 1 : 0;
-    if (run.finished && run.damage.empty())
-        compare_results(folder.root / "results.jsonl", {folder.root}, folder.settings(), run.damage);
-    run.checkpoints = engine::check_checkpoints(folder.checkpoints(), lease.record.epoch);
-    std::erase_if(run.checkpoints.items, [&](const auto& item) { return done.contains(item.first); });
-    for (const std::string& line : run.checkpoints.damage) run.damage.push_back(line);
+    try {
+        const LeaseView lease = lease_of(folder);
+        check_content(lease, run);
+        if (lease_of(folder).record.epoch != lease.record.epoch)
+            throw RunningRun(folder, "one that was started meanwhile", "try again when it has ended");
+    } catch (const RunningRun&) {
+        throw;
+    } catch (const Error& error) {
+        run.damage.emplace_back(error.what());
+    }
     return run;
 }
 
-/// The run folder itself, the shards of a job or the points of a sweep that were started.
-std::vector<RunFolder> runs_in(const fs::path& root) {
-    if (num_shards(root) > 0) return begun_shards_of(root);
-    if (!is_sweep_folder(root)) return {RunFolder{root}};
+struct RunsThere {
     std::vector<RunFolder> runs;
-    for (const SweepPoint& point : points_of(read_sweep(root / sweep_marker, {}))) {
-        if (const RunFolder folder{root / point.name}; folder.is_begun()) runs.push_back(folder);
+    std::int64_t not_started = 0;  ///< shards of the job or points of the sweep
+};
+
+/// The run folder itself, the shards of a job or the points of a sweep, and their runs of plain decoding for
+/// comparison.
+RunsThere runs_in(const fs::path& root) {
+    std::vector<RunFolder> all{{root}};
+    if (num_shards(root) > 0) {
+        all = shards_of(root);
+    } else if (is_sweep_folder(root)) {
+        all.clear();
+        for (const SweepPoint& point : points_of(read_sweep(root / sweep_marker, {})))
+            all.push_back({root / point.name});
+    } else {
+        all.front().must_exist();
     }
-    return runs;
+    RunsThere there;
+    for (const RunFolder& run : all) {
+        if (!run.is_begun()) {
+            ++there.not_started;
+            continue;
+        }
+        there.runs.push_back(run);
+        if (const RunFolder baseline{run.root / "baseline"}; baseline.is_begun()) there.runs.push_back(baseline);
+    }
+    return there;
+}
+
+/// The joined results of a job in shards, if they were joined.
+std::vector<std::string> check_joined(const fs::path& root) {
+    const fs::path file = root / "results.jsonl";
+    const std::string summary = hash_in_summary(root);
+    if (num_shards(root) == 0 || summary.empty()) return {};
+    const std::string got = fs::exists(file) ? hash_of_results(root) : "no such file";
+    if (got == summary) return {};
+    return {InputError::format(file.string(), "", "XXH3 " + summary + " as in summary.json", got,
+                               "remove it and run `longhaul results`: the shards are joined again")};
 }
 
 void print_table(const RunContent& run) {
@@ -154,11 +214,11 @@ void print_table(const RunContent& run) {
     std::printf("%s%s\n", run.folder.root.c_str(), run.finished ? " (finished)" : "");
     std::printf("  results            %s%s; %s of %s\n", counted(run.done, "item", "items").c_str(), failed.c_str(),
                 counted(run.num_files, "file", "files").c_str(), size_text(run.num_bytes).c_str());
-    std::printf("  checkpoints        %s, %s of %s\n", counted(rounds.num_rounds, "round", "rounds").c_str(),
-                counted(rounds.num_files, "file", "files").c_str(), size_text(rounds.num_bytes).c_str());
     if (!rounds.items.empty())
-        std::printf("  unfinished         %s with %s\n", counted(std::ssize(rounds.items), "item", "items").c_str(),
-                    counted(run.unfinished_tokens(), "token", "tokens").c_str());
+        std::printf("  checkpoints        %s with %s, in %s of %s\n",
+                    counted(std::ssize(rounds.items), "unfinished item", "unfinished items").c_str(),
+                    counted(run.unfinished_tokens(), "token", "tokens").c_str(),
+                    counted(rounds.num_files, "file", "files").c_str(), size_text(rounds.num_bytes).c_str());
     for (const std::string& line : run.damage) std::printf("  damage             %s\n", line.c_str());
 }
 
@@ -182,24 +242,24 @@ int verify_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("verify"));
     const fs::path root = line.places.front();
     std::vector<RunContent> runs;
-    for (const RunFolder& folder : runs_in(root)) runs.push_back(check_run(folder));
-    std::vector<std::string> damage;  // of the joined results
-    std::int64_t num_damaged = 0;
+    const RunsThere there = runs_in(root);
+    for (const RunFolder& folder : there.runs) runs.push_back(check_run(folder));
+    const std::vector<std::string> joined = check_joined(root);
+    std::int64_t num_damaged = std::ssize(joined);
     for (const RunContent& run : runs) num_damaged += std::ssize(run.damage);
-    if (num_shards(root) > 0 && num_damaged == 0 && fs::exists(root / "results.jsonl")) {
-        std::vector<fs::path> folders;
-        for (const RunContent& run : runs) folders.push_back(run.folder.root);
-        compare_results(root / "results.jsonl", folders, runs.front().folder.settings(), damage);
-        num_damaged += std::ssize(damage);
-    }
     if (line.has("json")) {
-        Ordered json{{"intact", num_damaged == 0}, {"runs", Ordered::array()}, {"damage", damage}};
+        Ordered json{{"intact", num_damaged == 0},
+                     {"runs", Ordered::array()},
+                     {"not_started", there.not_started},
+                     {"damage", joined}};
         for (const RunContent& run : runs) json["runs"].push_back(to_json(run));
         std::printf("%s\n", engine::json_text(json, 2).c_str());
     } else {
         for (const RunContent& run : runs) print_table(run);
-        for (const std::string& joined : damage) std::printf("damage: %s\n", joined.c_str());
-        std::printf("%s\n", num_damaged == 0 ? "all intact" : counted(num_damaged, "fault", "faults").c_str());
+        if (there.not_started > 0)
+            std::printf("not started          %s\n", counted(there.not_started, "part", "parts").c_str());
+        for (const std::string& damage : joined) std::printf("damage               %s\n", damage.c_str());
+        std::printf("%s\n", num_damaged == 0 ? "all intact" : (grouped(num_damaged) + " damaged or missing").c_str());
     }
     return static_cast<int>(num_damaged == 0 ? ExitCode::done : ExitCode::error);
 }

@@ -315,10 +315,11 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "read all results and checkpoints of a run, and name what is damaged or missing",
+         .summary = "read the results and checkpoints of a run, and name what is damaged or missing",
          .example = "longhaul verify runs/first",
          .more = "RUN may also be the folder of a sweep or of a job in shards. Needs no model and changes nothing. "
-                 "Exit code 0: all is intact; 1: some of it is not, and each line says what to do."},
+                 "Exit code 0: all is intact; 1: something is not. Damaged checkpoints cost time alone: the same job, "
+                 "run again, computes what they held."},
         {.name = "inspect",
          .places = {"PATH"},
          .options = {{"json", "", "for programs"}},

@@ -142,7 +142,7 @@ std::string help_text(const std::string& topic) {
     const auto command = std::find_if(commands.begin(), commands.end(),
                                       [&](const CommandSyntax& syntax) { return syntax.name == topic; });
     const std::string of_command = command == commands.end() ? "" : help_text(*command);
-    // `verify` is both.
+    // `verify` is a key and a command.
     if (const Key* key = find_key(topic)) return key_entry(key->info) + (of_command.empty() ? "" : "\n" + of_command);
     if (!of_command.empty()) return of_command;
     std::vector<KeyInfo> keys;

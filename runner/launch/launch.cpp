@@ -188,12 +188,6 @@ std::string results_text(const RunFolder& folder, bool all_done) {
                     : "unfinished; `longhaul results " + folder.root.string() + "` shows what there is";
 }
 
-std::string file_hash(const fs::path& path) {
-    ContentHash hash;
-    hash.add(InputFile(path));
-    return hex(hash.value());
-}
-
 Summary make_summary(const Launch& launch, const JobOutcome& outcome) {
     return {.outcome = outcome,
             .settings = launch.settings,
@@ -343,7 +337,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
     world.agree([&] {
         if (!world.is_first()) return;
         log_choices(launch);
-        if (outcome.all_done) summary.results_hash = file_hash(launch.folder.root / "results.jsonl");
+        if (outcome.all_done) summary.results_hash = hash_of_results(launch.folder.root);
         try {
             write_summary(launch, summary);
             report(summary);

@@ -11,6 +11,7 @@
 #include "engine/sampling/log_softmax.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/result_files.hpp"
+#include "runner/run/run_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -311,6 +312,12 @@ void write_results(const fs::path& to, const std::string& tag, const ResultIndex
         }
     }
     file.commit(Durable::yes);
+}
+
+std::string hash_of_results(const fs::path& folder) {
+    ContentHash hash;
+    hash.add(InputFile(folder / "results.jsonl"));
+    return hex(hash.value());
 }
 
 void write_statistics(const fs::path& to, const std::string& tag, std::span<const fs::path> runs,

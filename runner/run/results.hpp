@@ -149,6 +149,9 @@ class ResultIndex {
 void write_results(const std::filesystem::path& to, const std::string& tag, const ResultIndex& index,
                    std::int64_t num_inputs, const Settings& settings);
 
+/// XXH3-64 of FOLDER/results.jsonl in hexadecimal, as in summary.json. Throws InputError.
+std::string hash_of_results(const std::filesystem::path& folder);
+
 /// Writes TO/stats.jsonl from the statistics of all launches of `runs`, in input order, the newest line per item, and
 /// calls `each` for each line.
 void write_statistics(const std::filesystem::path& to, const std::string& tag,

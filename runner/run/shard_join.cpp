@@ -138,12 +138,10 @@ void write_joined(const fs::path& root, const std::vector<DoneShard>& shards, co
     join_references(root, tag, shards, results);
     if (settings.task == "openai-batch") write_batch_answers(root, tag, results, settings);
     write_results(root, tag, results, outcome.items / settings.samples, settings);
-    ContentHash hash;
-    hash.add(InputFile(root / "results.jsonl"));
     const Summary summary{.outcome = outcome,
                           .settings = settings,
                           .results = (root / "results.jsonl").string(),
-                          .results_hash = hex(hash.value()),
+                          .results_hash = hash_of_results(root),
                           .kernels = {},
                           .baseline = join_baselines(shards),
                           .shards = static_cast<std::int64_t>(shards.size())};
