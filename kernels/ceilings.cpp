@@ -74,9 +74,11 @@ ReadBandwidth::~ReadBandwidth() {
 
 double ReadBandwidth::measure() {
     std::vector<std::int64_t> sinks(threads_);
-    constexpr int passes = 6;
+    // A server's last-level cache may have hundreds of megabytes: one pass over so much takes as long as several.
+    constexpr std::int64_t bytes_per_pattern = std::int64_t{6} * 256 << 20;
+    const std::int64_t passes = std::max<std::int64_t>(bytes_per_pattern / num_bytes_, 1);
     double one = 0, four = 0;  // seconds
-    for (int pass = 0; pass < passes; ++pass) {
+    for (std::int64_t pass = 0; pass < passes; ++pass) {
         one += timed_pass<1>(data_, num_bytes_, threads_, sinks);
         four += timed_pass<4>(data_, num_bytes_, threads_, sinks);
     }
