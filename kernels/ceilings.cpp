@@ -98,7 +98,7 @@ double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
     const auto peak_loop = is_quantized(weights)   ? table.peak_int8
                            : weights == DType::f32 ? table.peak_f32
                                                    : table.peak_bf16;
-    constexpr std::int64_t iterations = 4'000'000;  // about 10 ms per pass
+    constexpr std::int64_t iterations = 1'000'000;  // 3 to 20 ms per pass
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {
         Clock::time_point start;
