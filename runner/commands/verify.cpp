@@ -1,4 +1,4 @@
-// `longhaul verify RUN`: reads all results and checkpoints of a run that is not running, and names what is damaged or
+// `longhaul verify RUN`: reads the results and checkpoints of a run that is not running, and names what is damaged or
 // missing. Needs no MPI and no model, and writes nothing.
 #include <cstdio>
 #include <filesystem>
@@ -34,7 +34,7 @@ struct RunContent {
     RunFolder folder;
     std::int64_t done = 0, failed = 0;          ///< items with a result; of these, those that failed
     std::int64_t num_files = 0, num_bytes = 0;  ///< result files, as far as they count
-    bool finished = false;                      ///< says its last launch
+    bool finished = false;                      ///< by its last launch
     engine::CheckpointReport checkpoints;
     std::vector<std::string> damage;
 
@@ -70,7 +70,8 @@ LeaseView lease_of(const RunFolder& folder) {
 
 /// Reads the result files of all launches line by line.
 void check_result_files(const LeaseView& lease, RunContent& run) {
-    const std::string fix = "run the job again: it computes again what is not there";
+    // A finished run is not computed again; check_finished says whether results.jsonl has what is missing here.
+    const std::string fix = run.finished ? "" : "run the job again: it computes again what is not there";
     std::set<std::string> there;
     for (const LaunchFile& file : launch_files(run.folder.results(), "")) {
         const std::int64_t limit = accepted_bytes(file, lease.record);
@@ -116,7 +117,6 @@ std::string hash_in_summary(const fs::path& folder) {
 /// results.jsonl, and whether the result files still say the same. The hash in the summary tells which one changed.
 void check_finished(const ResultIndex& index, const Settings& settings, RunContent& run) {
     const fs::path file = run.folder.root / "results.jsonl";
-    const std::string written_again = "remove it and run the job again: it is written again from results/";
     if (!fs::exists(file))
         return run.damaged("results.jsonl", "", "the results of a finished run", "no such file",
                            "run the job again: it is written again");
@@ -125,7 +125,8 @@ void check_finished(const ResultIndex& index, const Settings& settings, RunConte
     const std::string ours = hash_of_results(run.folder.root), theirs = hash_of_lines(index, settings);
     if (ours != summary)
         run.damaged("results.jsonl", "", "XXH3 " + summary + " as in summary.json", ours,
-                    theirs == summary ? written_again : "results/ does not give it either");
+                    theirs == summary ? "remove it and run the job again: it is written again from results/"
+                                      : "results/ does not give it either");
     if (theirs != summary)
         run.damaged("results", "", "the lines of results.jsonl, XXH3 " + summary, theirs,
                     ours == summary ? "results.jsonl is intact: keep a copy of it" : "");
@@ -136,6 +137,7 @@ void check_finished(const ResultIndex& index, const Settings& settings, RunConte
 
 void check_content(const LeaseView& lease, RunContent& run) {
     const Settings settings = run.folder.settings();
+    run.finished = lease.ending.is_object() && lease.ending.value("state", "") == "finished";
     check_result_files(lease, run);
     const ResultIndex index = ResultIndex::read(run.folder.root);
     std::set<std::string> done;
@@ -145,7 +147,6 @@ void check_content(const LeaseView& lease, RunContent& run) {
             done.insert(checkpoint_key(index.load(entry).id, entry.place.key.sample));
     }
     run.done = std::ssize(index.entries());
-    run.finished = lease.ending.is_object() && lease.ending.value("state", "") == "finished";
     if (run.finished) check_finished(index, settings, run);
     run.checkpoints = engine::check_checkpoints(run.folder.checkpoints(), lease.record.epoch, done);
     run.damage.insert(run.damage.end(), run.checkpoints.damage.begin(), run.checkpoints.damage.end());

@@ -162,6 +162,15 @@ TEST(TreeChooser, NgramsThatCostMoreThanTheyBringAreNoPartOfPlainDecoding) {
     EXPECT_LT(world.loss(), 0.03);
 }
 
+void expect_about_three_levels(World& world) {
+    world.run(500);
+    world.forget();
+    world.run(1000);
+    const double depth = static_cast<double>(world.levels) / static_cast<double>(world.drafted_steps);
+    EXPECT_GT(depth, 2) << world.reuse_every;
+    EXPECT_LT(depth, 5) << world.reuse_every << ": three levels gain most";
+}
+
 // A step that tries what an earlier draft has left takes hardly any time to draft. Trees must not get deeper for it.
 TEST(TreeChooser, ReusedDraftsDoNotMakeDraftsLookCheap) {
     for (const std::int64_t every : {0, 2, 3}) {
@@ -170,12 +179,7 @@ TEST(TreeChooser, ReusedDraftsDoNotMakeDraftsLookCheap) {
                     .draft = memory_bound(0.3),
                     .chances = {0.8},
                     .reuse_every = every};
-        world.run(500);
-        world.forget();
-        world.run(1000);
-        const double depth = static_cast<double>(world.levels) / static_cast<double>(world.drafted_steps);
-        EXPECT_GT(depth, 2) << every;
-        EXPECT_LT(depth, 5) << every << ": three levels gain most";
+        expect_about_three_levels(world);
     }
 }
 
@@ -189,12 +193,7 @@ TEST(TreeChooser, ABatchWhereSomeReuseDraftsLearnsWhatDraftingCosts) {
                     .sequences = 4,
                     .draft_surprise = 15,
                     .reuse_every = every};
-        world.run(500);
-        world.forget();
-        world.run(1000);
-        const double depth = static_cast<double>(world.levels) / static_cast<double>(world.drafted_steps);
-        EXPECT_GT(depth, 2) << every;
-        EXPECT_LT(depth, 5) << every << ": three levels gain most";
+        expect_about_three_levels(world);
     }
 }
 

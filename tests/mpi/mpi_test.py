@@ -115,7 +115,7 @@ def stop_request(bench):
 
 
 def verified(bench):
-    """`longhaul verify` finds nothing in an intact run, names each damaged file, and running the job again mends it."""
+    """`longhaul verify` finds nothing in an intact run, names each damaged file, and running the job again repairs it."""
     # Items end at different times: the rounds of one that goes on name rounds of those that ended, which are gone.
     make_prompts(bench.folder / "prompts.jsonl", 8, words=400)
     job = bench.job(max_tokens=800, checkpoint_tokens=60, batch=3)

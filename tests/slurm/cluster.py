@@ -85,6 +85,8 @@ def free_ports(count):
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     found = []
     candidates = [*range(10000, low), *range(high + 1, 65536)]
+    if len(candidates) < 1000:  # where connections may get any port
+        candidates = [*range(10000, 65536)]
     for port in random.sample(candidates, len(candidates)):
         with socket.socket() as one:
             try:
@@ -94,7 +96,7 @@ def free_ports(count):
         found.append(port)
         if len(found) == count:
             return found
-    raise Failure(f"expected {count} free ports outside {low}-{high}, got {len(found)}")
+    raise Failure(f"expected {count} free ports, got {len(found)}")
 
 
 def parents():
