@@ -26,11 +26,24 @@ __device__ __forceinline__ T* shared_memory() {
     return reinterpret_cast<T*>(longhaul_shared_bytes);
 }
 
+/// threadIdx.x, read again: what a loop computes from it at its end does not occupy registers all the time.
+__device__ __forceinline__ int reread_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 /// Asynchronous copy of 16 bytes that bypasses L1; both addresses must be aligned to 16. Complete for this thread after
 /// wait_copies, and for other threads after a barrier that follows it.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
     const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+/// The same, or 16 zeros if not `is_there`; the address is then not read.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool is_there) {
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(is_there ? 16 : 0)
+                 : "memory");
 }
 /// Closes the group of copies started since the last call.
 __device__ __forceinline__ void commit_copies() {

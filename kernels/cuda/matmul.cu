@@ -13,8 +13,6 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t max_stream_rows = 64;
-
 unsigned pieces(std::int64_t whole, std::int64_t piece) {
     return static_cast<unsigned>((whole + piece - 1) / piece);
 }
@@ -61,12 +59,9 @@ class Product {
         align_inputs();
         if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
         if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
-        if (job_.num_rows <= 32) return stream<2, 4, 4, 8>();
-        if (job_.num_rows <= max_stream_rows) return stream<4, 8, 3, 4>();
-        using Shape = TileShape;
-        const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
-        const auto kernel = job_.gated_width == 0 ? tile_matmul<false> : tile_matmul<true>;
-        launch(stream_, kernel, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
+        if (job_.num_rows <= 32) return tile<TreeTile<4>>();
+        if (job_.num_rows <= 64) return tile<TreeTile<8>>();
+        tile<PromptTile>();
     }
 
     template <DType type>
@@ -97,6 +92,14 @@ class Product {
                Shape::shared_bytes(warps), job_);
     }
 
+    template <class Shape>
+    void tile() {
+        const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
+        const auto kernel = job_.gated_width == 0 ? tile_matmul<Shape, false> : tile_matmul<Shape, true>;
+        launch(stream_, kernel, split_among(tiles, 8, Shape::min_blocks), dim3(Shape::threads), Shape::shared_bytes,
+               job_);
+    }
+
     template <DType type, int MT, int NT, int stages, int max_warps>
     void quantized_stream() {
         using Shape = QuantizedShape<type, MT, NT, stages>;
@@ -107,10 +110,11 @@ class Product {
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
-    /// Splits the slices among blocks: into subtrees of at most `max_slices`.
-    dim3 split_among(dim3 tiles, int max_slices) {
+    /// Splits the slices among blocks, of which a multiprocessor runs `together`: into subtrees of at most
+    /// `max_slices`.
+    dim3 split_among(dim3 tiles, int max_slices, int together = 1) {
         const auto num_tiles = static_cast<std::int64_t>(tiles.x) * tiles.y;
-        job_.split = split_of_slices(num_tiles, job_.layout.num_slices, max_slices, gpu_.multiprocessors);
+        job_.split = split_of_slices(num_tiles, job_.layout.num_slices, max_slices, together * gpu_.multiprocessors);
         if (job_.split > 1) {
             job_.parts = memory_.parts.get<float>(stream_, job_.split * job_.num_rows * job_.num_outputs);
             job_.arrived = memory_.zeros(stream_, num_tiles);

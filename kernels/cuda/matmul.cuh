@@ -152,6 +152,11 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
     if (last_of_tile(job, tile.index)) add_parts(job, tile);
 }
 
+/// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.
+__device__ __forceinline__ int no_further(int index, std::int64_t count) {
+    return index < count ? index : static_cast<int>(count) - 1;
+}
+
 /// The two bf16 elements of a word as f32.
 __device__ __forceinline__ float low_of(std::uint32_t word) {
     return __uint_as_float(word << 16);

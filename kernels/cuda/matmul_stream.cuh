@@ -1,4 +1,4 @@
-// Matmul with bf16 weights on tensor cores for few rows (decode steps, token trees): weights are read once, and memory
+// Matmul with bf16 weights on tensor cores for few rows (decode steps, small token trees): weights are read once, and memory
 // bandwidth is the limit.
 //
 // A warp computes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block compute different
@@ -7,7 +7,7 @@
 // another one until its sums are complete. This keeps 48 to 96 KB per multiprocessor in flight without using registers.
 //
 // Each block fetches inputs from L2: NT / (2 MT) bytes of inputs per byte of weights. That is why more rows use more
-// tiles, and why blocks then take half of the slices (MatmulJob::split): otherwise there would be too few blocks.
+// tiles, and why tile_matmul takes over above 16 rows.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
@@ -33,11 +33,6 @@ template <class Shape>
 __device__ __forceinline__ int place_after(int place) {
     const int next = place + Shape::stage_bytes;
     return next == Shape::queue_bytes ? 0 : next;
-}
-
-/// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.
-__device__ __forceinline__ int no_further(int index, std::int64_t count) {
-    return index < count ? index : static_cast<int>(count) - 1;
 }
 
 /// A lane's view of its warp's slice: the sources of its pieces, and its part of the queue.

@@ -1,103 +1,168 @@
-// Matmul with bf16 weights on tensor cores for many rows (prompts): 128 outputs x 128 rows per block, limited by
-// arithmetic. Bit-identical to matmul_stream.cuh: the same chains, computed slice by slice and added as the same tree.
+// Matmul with bf16 weights on tensor cores for many rows (token trees of more than 16 nodes, batches, prompts): the
+// warps of a block share what they read. Bit-identical to matmul_stream.cuh: the same chains, computed slice by slice
+// and added as the same tree.
 //
-// Each of the eight warps computes 64 outputs x 32 rows. Weights and inputs of a step (8 KB each) go through a queue
-// that the block shares; a warp reads them in their stored order, 512 contiguous bytes at a time, without bank
-// conflicts. A complete slice is added to the tree at once: a sum that waits for its first partner stays in registers,
-// the sum of two slices in shared memory, the sum of four in y itself.
+// Weights and inputs of a stage go through a queue that the block shares; a warp reads them in their stored order, 512
+// contiguous bytes at a time, without bank conflicts. A complete slice is added to the tree at once: a sum that waits
+// for its first partner stays in registers, the sum of two slices in shared memory, the sum of four in y itself.
+//
+// Prompts are limited by arithmetic: each warp takes 64 outputs x 32 rows, so that it reads little from shared memory
+// per mma. Up to 64 rows are limited by what reaches a multiprocessor: it reads 128 outputs of weights for a few rows
+// of inputs, half of the bytes that stream_matmul would read, and two blocks share a multiprocessor.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
 
 namespace longhaul::kernels::cuda {
 
+/// A block of `output_warps` x `row_warps` warps; each computes `m_tiles` tiles of 16 outputs for `n_tiles` times 8
+/// rows.
+template <int output_warps, int row_warps, int m_tiles, int n_tiles, int blocks>
 struct TileShape {
-    static constexpr int threads = 256;
-    static constexpr int tiles = 8;  ///< of 16 outputs
+    static constexpr int threads = output_warps * row_warps * 32;
+    static constexpr int MT = m_tiles, NT = n_tiles, row_groups = row_warps;
+    static constexpr int tiles = output_warps * MT;  ///< of 16 outputs
     static constexpr int outputs = tiles * tile_outputs;
-    static constexpr int rows = 128;
-    static constexpr int MT = 4, NT = 4;  ///< per warp: 4 tiles of outputs, 4 times 8 rows
-    static constexpr int stages = 4;
-    static constexpr int weight_bytes = tiles * 1024;
-    static constexpr int stage_bytes = weight_bytes + rows * 64;
+    static constexpr int rows = row_warps * NT * 8;
+    static constexpr int min_blocks = blocks;  ///< per multiprocessor
+    static constexpr int stages = 3;
+    static constexpr int stage_steps = 2;  ///< a row's inputs are then 128 contiguous bytes
+    static constexpr int weight_bytes = tiles * stage_steps * 1024;
+    static constexpr int stage_bytes = weight_bytes + stage_steps * rows * 64;
+    static constexpr int queue_bytes = stages * stage_bytes;
     static constexpr std::size_t pair_bytes = sizeof(float) * outputs * rows;  ///< sums of two slices
-    static constexpr std::size_t shared_bytes = stages * stage_bytes + pair_bytes;
+    static constexpr std::size_t shared_bytes = queue_bytes + pair_bytes;
+    using Sums = float[MT][NT][4];
+};
+using PromptTile = TileShape<2, 4, 4, 4, 1>;  ///< 128 outputs x 128 rows
+template <int n_tiles>
+using TreeTile = TileShape<8, 1, 1, n_tiles, 2>;  ///< 128 outputs x 8 * n_tiles rows
+
+/// Fetches the stages of a block's slices in order: the pieces of 16 bytes that one thread fetches for each.
+template <class Shape>
+class TileQueue {
+    static constexpr int tile_pieces = 64 * Shape::stage_steps, row_pieces = 4 * Shape::stage_steps;
+    static constexpr int num_weights = Shape::tiles * tile_pieces / Shape::threads;
+    static constexpr int num_inputs = Shape::rows * row_pieces / Shape::threads;
+    static_assert(Shape::threads % tile_pieces == 0 && num_weights * Shape::threads == Shape::tiles * tile_pieces);
+    static_assert(num_inputs * Shape::threads == Shape::rows * row_pieces);
+
+  public:
+    __device__ TileQueue(const MatmulJob& job, std::int64_t first_tile, std::int64_t first_row, int first_slice,
+                         int slices)
+        : job_(job), slices_left_(slices) {
+        const WeightLayout& layout = job.layout;
+        const int thread = static_cast<int>(threadIdx.x), piece = thread % row_pieces;
+        weights_ = job.weights + (first_tile * layout.num_slices + first_slice) * layout.steps * 1024 +
+                   thread % tile_pieces * 16;
+        x_ = job.x + (first_row * job.x_stride + first_slice * job.x_slice) * 2 + piece * 16;
+        tiles_left_ = static_cast<int>(layout.num_tiles - first_tile) - thread / tile_pieces;
+        rows_left_ = static_cast<int>(job.num_rows - first_row) - thread / row_pieces;
+        weights_ += thread / tile_pieces * tile_bytes();
+        x_ += thread / row_pieces * row_bytes();
+        // The rows of odd steps are exchanged in pairs, so that a row's pieces go to different banks.
+        const int step = piece / 4, row = thread / row_pieces;
+        input_place_ = Shape::weight_bytes + ((step * Shape::rows + (row ^ step % 2)) * 4 + piece % 4) * 16;
+    }
+
+    /// The slot that the next stage will fill: after fetch(), that of the oldest stage.
+    [[nodiscard]] __device__ __forceinline__ const std::byte* oldest() const {
+        return shared_memory<std::byte>() + place_;
+    }
+    /// Starts fetching the next stage, if there is one, and closes its group of copies.
+    __device__ __forceinline__ void fetch() {
+        if (slices_left_ > 0) {
+            const int steps = static_cast<int>(job_.layout.steps);
+            fetch_weights(steps);
+            fetch_inputs();
+            advance(steps);
+        }
+        commit_copies();
+        place_ = place_ + Shape::stage_bytes == Shape::queue_bytes ? 0 : place_ + Shape::stage_bytes;
+    }
+
+  private:
+    [[nodiscard]] __device__ __forceinline__ std::int64_t tile_bytes() const {
+        return job_.layout.num_slices * job_.layout.steps * 1024;
+    }
+    [[nodiscard]] __device__ __forceinline__ std::int64_t row_bytes() const { return job_.x_stride * 2; }
+
+    __device__ __forceinline__ void fetch_weights(int steps) const {
+        constexpr int next = Shape::threads / tile_pieces;  // tiles from one piece to the next
+        const int thread = static_cast<int>(threadIdx.x);
+        if (step_ + thread % tile_pieces / 64 >= steps) return;
+        std::byte* const to = shared_memory<std::byte>() + place_ + thread * 16;
+#pragma unroll
+        for (int i = 0; i < num_weights; ++i) {
+            copy_async_16(to + i * (Shape::threads * 16), weights_ + i * next * static_cast<int>(tile_bytes()),
+                          i * next < tiles_left_);
+        }
+    }
+    __device__ __forceinline__ void fetch_inputs() const {
+        constexpr int next = Shape::threads / row_pieces;  // rows from one piece to the next
+        const int first = step_ * 32 + static_cast<int>(threadIdx.x) % row_pieces * 8;
+        const bool inside = first < static_cast<int>(job_.layout.slice_length);
+        std::byte* const to = shared_memory<std::byte>() + place_ + input_place_;
+#pragma unroll
+        for (int i = 0; i < num_inputs; ++i)
+            copy_async_16(to + i * next * 64, x_ + i * next * static_cast<int>(row_bytes()),
+                          inside && i * next < rows_left_);
+    }
+    __device__ __forceinline__ void advance(int steps) {
+        x_ += Shape::stage_steps * 64;
+        step_ += Shape::stage_steps;
+        weights_ += (step_ > steps ? Shape::stage_steps - (step_ - steps) : Shape::stage_steps) * 1024;
+        if (step_ < steps) return;
+        x_ += job_.x_slice * 2 - step_ * 64;
+        step_ = 0;
+        --slices_left_;
+    }
+
+    const MatmulJob& job_;
+    const std::byte* weights_;    ///< this thread's first piece of the next stage
+    const std::byte* x_;          ///< the same
+    int tiles_left_, rows_left_;  ///< of the matrix from those pieces on; the others are zeros
+    int input_place_;             ///< of the first input in a slot, in bytes
+    int place_ = 0;               ///< of the slot, in bytes
+    int slices_left_, step_ = 0;  ///< the next stage's slice, counted from the end, and first step
 };
 
-using TileSums = float[TileShape::MT][TileShape::NT][4];
-
-/// The pieces that one thread fetches in each step: two of weights, two of inputs.
-struct TileQueue {
-    std::byte* slots;
-    const std::byte* weights[2];  ///< of step 0 of slice 0
-    const std::byte* x[2];
-    std::int64_t slice_weights, slice_x;  ///< strides in bytes between slices
-    int place[2];
-    int length;  ///< inputs from this thread's first one to the end of a slice
-
-    __device__ TileQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row)
-        : slots(queue), slice_weights(job.layout.steps * 1024), slice_x(job.x_slice * 2) {
-        const int thread = static_cast<int>(threadIdx.x);
+/// Adds the products of step `step` of the slot at `from`.
+template <class Shape>
+__device__ __forceinline__ void multiply_add(const std::byte* from, int step, typename Shape::Sums& sum) {
+    constexpr int group = 4;  // of mmas that do not wait for each other
+    const int warp = reread_thread() / 32, lane = reread_thread() % 32;
+    const int weights = warp / Shape::row_groups * Shape::MT * Shape::stage_steps * 1024 + lane * 16;
+    const int inputs = Shape::weight_bytes + warp % Shape::row_groups * Shape::NT * 512 + lane * 16;
+    const std::byte* const x = from + (inputs ^ step % 2 * 64) + step * Shape::rows * 64;
+    const std::byte* const w = from + weights + step * 1024;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int piece = thread + i * TileShape::threads;
-            place[i] = piece * 16;
-            const std::int64_t wanted = first_tile + piece / 64, row = first_row + piece / 4;
-            const std::int64_t tile = wanted < job.layout.num_tiles ? wanted : job.layout.num_tiles - 1;
-            weights[i] = job.weights + tile * job.layout.num_slices * slice_weights + piece % 64 * 16;
-            x[i] = job.x + (row < job.num_rows ? row : job.num_rows - 1) * job.x_stride * 2 + piece % 4 * 16;
-        }
-        length = static_cast<int>(job.layout.slice_length) - thread % 4 * 8;
-    }
-
-    __device__ std::byte* stage(int index) const {
-        return slots + index % TileShape::stages * TileShape::stage_bytes;
-    }
-
-    /// Fetches step `step` of slice `slice` into slot `index` of the queue.
-    __device__ void fetch(int index, int slice, int step) const {
-        std::byte* const to = stage(index);
-        const bool inside = step * 32 < length;
+    for (int first = 0; first < Shape::NT; first += group) {
+        uint4 b[group];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            copy_async_16(to + place[i], weights[i] + slice * slice_weights + static_cast<std::int64_t>(step) * 1024);
-            std::byte* const input = to + TileShape::weight_bytes + place[i];
-            if (inside) {
-                copy_async_16(input, x[i] + slice * slice_x + static_cast<std::int64_t>(step) * 64);
-            } else {
-                *reinterpret_cast<uint4*>(input) = make_uint4(0, 0, 0, 0);
-            }
-        }
-    }
-
-    /// Adds the products of one step; `weight_at` and `input_at` are the byte offsets of the warp's outputs and rows.
-    __device__ void multiply_add(int index, int weight_at, int input_at, TileSums& sum) const {
-        const std::byte* const from = stage(index);
-        uint4 b[TileShape::NT];
-#pragma unroll
-        for (int n = 0; n < TileShape::NT; ++n) b[n] = load_16(from + TileShape::weight_bytes + input_at + n * 512);
+        for (int n = 0; n < group; ++n) b[n] = load_16(x + (first + n) * 512);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
-            for (int m = 0; m < TileShape::MT; ++m) {
-                const uint4 a = load_16(from + weight_at + m * 1024 + half * 512);
+            for (int m = 0; m < Shape::MT; ++m) {
+                const uint4 a = load_16(w + m * Shape::stage_steps * 1024 + half * 512);
 #pragma unroll
-                for (int n = 0; n < TileShape::NT; ++n) {
-                    mma_bf16(sum[m][n], {a.x, a.y, a.z, a.w},
+                for (int n = 0; n < group; ++n) {
+                    mma_bf16(sum[m][first + n], {a.x, a.y, a.z, a.w},
                              {half == 0 ? b[n].x : b[n].z, half == 0 ? b[n].y : b[n].w});
                 }
             }
         }
     }
-};
+}
 
 /// Calls visit(m, n, i) for each sum of a thread.
-template <class Visit>
+template <class Shape, class Visit>
 __device__ __forceinline__ void for_each_sum(Visit visit) {
 #pragma unroll
-    for (int m = 0; m < TileShape::MT; ++m) {
+    for (int m = 0; m < Shape::MT; ++m) {
 #pragma unroll
-        for (int n = 0; n < TileShape::NT; ++n) {
+        for (int n = 0; n < Shape::NT; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) visit(m, n, i);
         }
@@ -106,47 +171,50 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
 
 /// One thread's part of the tree of slices. Registers are scarce: gated matrices have a kernel of their own, and what a
 /// slice needs only at its end is computed there.
-template <bool is_gated>
+template <class Shape, bool is_gated>
 struct TileTree {
     const MatmulJob& job;
-    TileSums sum = {};  ///< of the most recent slices
+    typename Shape::Sums sum = {};  ///< of the most recent slices
 
     /// Output and row of the thread's first sum.
     [[nodiscard]] __device__ __forceinline__ std::int64_t output() const {
-        const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-        return std::int64_t{blockIdx.y} * TileShape::outputs + warp % 2 * TileShape::MT * tile_outputs + lane / 4;
+        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
+        return std::int64_t{blockIdx.y} * Shape::outputs + warp / Shape::row_groups * Shape::MT * tile_outputs +
+               lane / 4;
     }
     [[nodiscard]] __device__ __forceinline__ std::int64_t row() const {
-        const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-        return std::int64_t{blockIdx.x} * TileShape::rows + warp / 2 * TileShape::NT * 8 + lane % 4 * 2;
+        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
+        return std::int64_t{blockIdx.x} * Shape::rows + warp % Shape::row_groups * Shape::NT * 8 + lane % 4 * 2;
     }
-    /// This thread's sums of two slices, with stride TileShape::threads.
+    /// This thread's sums of two slices, with stride Shape::threads.
     [[nodiscard]] __device__ __forceinline__ float* pair() const {
-        return reinterpret_cast<float*>(shared_memory<std::byte>() + TileShape::stages * TileShape::stage_bytes) +
-               threadIdx.x;
+        return reinterpret_cast<float*>(shared_memory<std::byte>() + Shape::queue_bytes) + reread_thread();
     }
     /// y, or the block's part: sums of four slices, finally of all.
     [[nodiscard]] __device__ __forceinline__ float* to() const {
         return job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
     }
 
+    [[nodiscard]] __device__ __forceinline__ std::int64_t column(std::int64_t n) const {
+        if constexpr (is_gated) return column_of(job, n);
+        return n < job.num_outputs ? n : -1;
+    }
     /// Calls visit(sum, its address in `to`) for each sum within the matrix.
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
         const std::int64_t first_output = output(), first_row = row();
-        float* const first = to();
-        for_each_sum([&](int m, int n, int i) {
-            const std::int64_t output_index = first_output + m * tile_outputs + i / 2 * 8;
-            std::int64_t column = output_index < job.num_outputs ? output_index : -1;
-            if constexpr (is_gated) column = column_of(job, output_index);
-            const std::int64_t at_row = first_row + n * 8 + i % 2;
-            if (column >= 0 && at_row < job.num_rows) visit(sum[m][n][i], first + at_row * job.num_outputs + column);
+        const int rows_left = static_cast<int>(job.num_rows - first_row);
+        float* const first = to() + first_row * job.num_outputs;
+        for_each_sum<Shape>([&](int m, int n, int i) {
+            const std::int64_t at_column = column(first_output + m * tile_outputs + i / 2 * 8);
+            const int at_row = n * 8 + i % 2;
+            if (at_column >= 0 && at_row < rows_left) visit(sum[m][n][i], first + at_row * job.num_outputs + at_column);
         });
     }
 
     /// Stores the gated outputs: a thread has the gates and their ups.
     __device__ __forceinline__ void store_active() {
-        for_each_sum([&](int m, int n, int i) {
+        for_each_sum<Shape>([&](int m, int n, int i) {
             if (i >= 2) return;
             const std::int64_t column = gated_column(output() + m * tile_outputs), at_row = row() + n * 8 + i;
             if (column < job.gated_width && at_row < job.num_rows)
@@ -156,60 +224,51 @@ struct TileTree {
 
     /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
     /// `to`, or gates it.
-    __device__ __forceinline__ void join(int slice, int slices, const TileSums& newest) {
-        const auto place = [](int m, int n, int i) { return ((m * TileShape::NT + n) * 4 + i) * TileShape::threads; };
+    __device__ __forceinline__ void join(int slice, int slices, const typename Shape::Sums& newest) {
+        const auto place = [](int m, int n, int i) { return ((m * Shape::NT + n) * 4 + i) * Shape::threads; };
         const bool odd = slice % 2 == 1;
-        for_each_sum([&](int m, int n, int i) {
+        for_each_sum<Shape>([&](int m, int n, int i) {
             sum[m][n][i] = odd ? __fadd_rn(sum[m][n][i], newest[m][n][i]) : newest[m][n][i];
         });
         if (slice + 1 < slices && slice % 4 == 1) {
-            for_each_sum([&](int m, int n, int i) { pair()[place(m, n, i)] = sum[m][n][i]; });
+            for_each_sum<Shape>([&](int m, int n, int i) { pair()[place(m, n, i)] = sum[m][n][i]; });
         }
         if (slice % 4 == 3) {
-            for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair()[place(m, n, i)], sum[m][n][i]); });
+            for_each_sum<Shape>(
+                [&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair()[place(m, n, i)], sum[m][n][i]); });
         }
-        if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
+        const bool is_last = slice + 1 == slices;
         if constexpr (is_gated) {
-            if (slice + 1 == slices && job.split == 1) return store_active();
+            if (is_last && job.split == 1) {
+                if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
+                return store_active();
+            }
         }
-        if (slice == 3 || slice + 1 == slices) for_each_output([](float s, float* at) { *at = s; });
+        if (slice == 7) return for_each_output([](float s, float* four) { *four = __fadd_rn(__ldcg(four), s); });
+        if (slice == 3 || is_last) for_each_output([](float s, float* at) { *at = s; });
     }
 };
 
-/// Grid: groups of 128 rows; groups of 128 outputs; subtrees of slices.
-template <bool is_gated>
-__global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob job) {
-    using Shape = TileShape;
-    std::byte* const shared = shared_memory<std::byte>();
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+/// Grid: groups of rows; groups of outputs; subtrees of slices.
+template <class Shape, bool is_gated>
+__global__ void __launch_bounds__(Shape::threads, Shape::min_blocks) tile_matmul(MatmulJob job) {
     const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * Shape::tiles;
     const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
-    const int weight_at = warp % 2 * Shape::MT * 1024 + lane * 16;
-    const int input_at = warp / 2 * Shape::NT * 512 + lane * 16;
-    const TileQueue queue(job, shared, first_tile, first_row);
-    TileTree<is_gated> tree{job};
-
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
-    const int first_slice = static_cast<int>(blockIdx.z) * slices;
-    int next_slice = 0, next_step = 0, fetched = 0;
-    const auto fetch_next = [&] {
-        if (next_slice < slices) queue.fetch(fetched, first_slice + next_slice, next_step);
-        commit_copies();
-        ++fetched;
-        if (++next_step == steps) {
-            next_step = 0;
-            ++next_slice;
-        }
-    };
+    TileQueue<Shape> queue(job, first_tile, first_row, static_cast<int>(blockIdx.z) * slices, slices);
+    TileTree<Shape, is_gated> tree{job};
 #pragma unroll
-    for (int i = 0; i < Shape::stages - 1; ++i) fetch_next();
-    for (int slice = 0, index = 0; slice < slices; ++slice) {
-        TileSums sum = {};
-        for (int step = 0; step < steps; ++step, ++index) {
+    for (int i = 0; i < Shape::stages - 1; ++i) queue.fetch();
+    for (int slice = 0; slice < slices; ++slice) {
+        typename Shape::Sums sum = {};
+        for (int step = 0; step < steps; step += Shape::stage_steps) {
             wait_copies<Shape::stages - 2>();
-            __syncthreads();  // this step is complete, and no thread still reads the slot that is filled next
-            fetch_next();
-            queue.multiply_add(index, weight_at, input_at, sum);
+            __syncthreads();  // this stage is complete, and no thread still reads the slot that is filled next
+            queue.fetch();
+#pragma unroll
+            for (int s = 0; s < Shape::stage_steps; ++s) {
+                if (step + s < steps) multiply_add<Shape>(queue.oldest(), s, sum);
+            }
         }
         tree.join(slice, slices, sum);
     }

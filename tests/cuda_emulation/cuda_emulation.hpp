@@ -254,8 +254,15 @@ inline unsigned long long atomicMax(unsigned long long* to, unsigned long long v
     return before;
 }
 
+inline int reread_thread() {
+    return static_cast<int>(threadIdx.x);
+}
 inline void copy_async_16(void* shared, const void* global) {
     emulation::copy_later(shared, global, 16);
+}
+inline void copy_async_16(void* shared, const void* global, bool is_there) {
+    alignas(16) static constexpr std::byte zeros[16]{};
+    emulation::copy_later(shared, is_there ? global : zeros, 16);
 }
 inline void commit_copies() {
     emulation::commit();
