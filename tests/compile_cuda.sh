@@ -16,5 +16,5 @@ cmake --build build-cuda --target longhaul_kernels >build-cuda/kernels.log 2>&1 
   cat build-cuda/kernels.log >&2
   exit 1
 }
-python3 tests/tools/check_kernel_resources.py build-cuda/kernels.log sm_80 sm_90
+python3 tests/tools/check_kernel_resources.py build-cuda/kernels.log sm_80 sm_90a
 cmake --build build-cuda --target gpu_test gpu_engine_test gpu_bench longhaul

@@ -19,10 +19,10 @@ namespace longhaul::kernels::cuda {
 
 constexpr unsigned full_warp = 0xffffffffU;
 
-/// The block's dynamic shared memory, 128-byte aligned.
+/// The block's dynamic shared memory, 1024-byte aligned.
 template <typename T>
 __device__ __forceinline__ T* shared_memory() {
-    extern __shared__ __align__(128) unsigned char longhaul_shared_bytes[];
+    extern __shared__ __align__(1024) unsigned char longhaul_shared_bytes[];
     return reinterpret_cast<T*>(longhaul_shared_bytes);
 }
 

@@ -23,9 +23,12 @@ constexpr std::size_t exact_bytes(int num_slices, int rows) {
 template <DType type>
 __device__ __forceinline__ void load_quad(const std::byte* slice, std::int64_t quad, int g, float (&w)[2][4]) {
     if constexpr (type == DType::bf16) {
-        const int t = static_cast<int>(quad % 8 / 2), fragment = static_cast<int>(quad % 2);
-        const uint4 a = load_16(slice + quad / 8 * step_bytes(type) + fragment * 512 + (g * 4 + t) * 16);
-        const std::uint32_t words[2][2] = {{a.x, a.z}, {a.y, a.w}};
+        const int fragment = static_cast<int>(quad % 8 / 4), half = static_cast<int>(quad % 4 / 2);
+        const int t = static_cast<int>(quad % 2 * 2);
+        const std::byte* const from =
+            slice + quad / 8 * step_bytes(type) + fragment * 512 + (g * 4 + t) * 16 + half * 8;
+        const auto first = *reinterpret_cast<const uint2*>(from), second = *reinterpret_cast<const uint2*>(from + 16);
+        const std::uint32_t words[2][2] = {{first.x, second.x}, {first.y, second.y}};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll

@@ -1,10 +1,10 @@
-// Matmul with bf16 weights on tensor cores for few rows (decode steps, small token trees): weights are read once, and memory
-// bandwidth is the limit.
+// Matmul with bf16 weights on tensor cores for few rows (decode steps, small token trees): weights are read once, and
+// memory bandwidth is the limit.
 //
 // A warp computes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block compute different
-// slices of the same outputs. Both operands go through a queue of `stages` steps in shared memory. A lane uses only the
-// 16-byte pieces that it fetched itself (weight_layout.hpp), so the queue needs no barrier, and no warp waits for
-// another one until its sums are complete. This keeps 48 to 96 KB per multiprocessor in flight without using registers.
+// slices of the same outputs. Both operands go through a queue of `stages` steps in shared memory, which is the warp's
+// own: no warp waits for another one until its sums are complete. This keeps 48 to 96 KB per multiprocessor in flight
+// without using registers.
 //
 // Each block fetches inputs from L2: NT / (2 MT) bytes of inputs per byte of weights. That is why more rows use more
 // tiles, and why tile_matmul takes over above 16 rows.
@@ -40,7 +40,7 @@ template <int MT, int NT, int stages>
 struct SliceQueue {
     using Shape = StreamShape<MT, NT, stages>;
 
-    std::byte* slots;          ///< of this lane
+    std::byte* slots;          ///< of the warp
     const std::byte* weights;  ///< this lane's piece of step 0 of the first tile
     const std::byte* x;        ///< this lane's piece of step 0 of row 0
     int weights_at[MT];        ///< byte offset from there to each tile
@@ -49,7 +49,7 @@ struct SliceQueue {
 
     __device__ SliceQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
                           int slice)
-        : slots(queue + threadIdx.x % 32 * 16) {
+        : slots(queue) {
         const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
         const std::int64_t slice_bytes = job.layout.steps * 1024;
         weights = job.weights + (first_tile * job.layout.num_slices + slice) * slice_bytes + lane * 16;
@@ -64,8 +64,14 @@ struct SliceQueue {
         length = static_cast<int>(job.layout.slice_length) - 8 * t;
     }
 
+    /// This lane's 16 bytes of a piece.
     __device__ std::byte* slot(int place, int piece) const {
-        return slots + place + piece * 512;
+        return slots + place + piece * 512 + threadIdx.x % 32 * 16;
+    }
+    /// Inputs 8 * quarter.. of row `row` of the n-th 8 rows. Quarters are exchanged so that those of eight rows are in
+    /// different banks.
+    __device__ std::byte* input_slot(int place, int n, int row, int quarter) const {
+        return slots + place + (2 * MT + n) * 512 + row * 64 + (quarter ^ row / 2 % 4) * 16;
     }
 
     /// Byte offset from row 0 to this lane's n-th row.
@@ -81,16 +87,10 @@ struct SliceQueue {
             copy_async_16(slot(place, 2 * m), from);
             copy_async_16(slot(place, 2 * m + 1), from + 512);
         }
-        const bool inside = step * 32 < length;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-        for (int n = 0; n < NT; ++n) {
-            std::byte* const to = slot(place, 2 * MT + n);
-            if (inside) {
-                copy_async_16(to, x + (row_at(n) + step * 64));
-            } else {
-                *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-            }
-        }
+        for (int n = 0; n < NT; ++n)
+            copy_async_16(input_slot(place, n, lane / 4, lane % 4), x + (row_at(n) + step * 64), step * 32 < length);
     }
 
     __device__ void multiply_add(int place, float (&sum)[MT][NT][4]) const {
@@ -100,13 +100,19 @@ struct SliceQueue {
             a[m][0] = load_16(slot(place, 2 * m));
             a[m][1] = load_16(slot(place, 2 * m + 1));
         }
+        const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            const uint4 b = load_16(slot(place, 2 * MT + n));
+            std::uint32_t b[4];
+            load_matrix_x4(b, input_slot(place, n, lane % 8, lane / 8));
 #pragma unroll
-            for (int m = 0; m < MT; ++m) mma_bf16(sum[m][n], {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
+            for (int half = 0; half < 2; ++half) {
 #pragma unroll
-            for (int m = 0; m < MT; ++m) mma_bf16(sum[m][n], {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
+                for (int m = 0; m < MT; ++m) {
+                    const uint4& outputs = a[m][half];
+                    mma_bf16(sum[m][n], {outputs.x, outputs.y, outputs.z, outputs.w}, {b[2 * half], b[2 * half + 1]});
+                }
+            }
         }
     }
 };
@@ -148,6 +154,7 @@ __global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
     int place = 0, free = (stages - 1) * Shape::stage_bytes;  // slot of the previous step
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
+        __syncwarp();  // the other lanes' copies are complete, and they no longer read the slot that is filled next
         if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
         commit_copies();
         queue.multiply_add(place, sum);

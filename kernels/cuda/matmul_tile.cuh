@@ -2,41 +2,42 @@
 // warps of a block share what they read. Bit-identical to matmul_stream.cuh: the same chains, computed slice by slice
 // and added as the same tree.
 //
-// Weights and inputs of a stage go through a queue that the block shares; a warp reads them in their stored order, 512
-// contiguous bytes at a time, without bank conflicts. A complete slice is added to the tree at once: a sum that waits
-// for its first partner stays in registers, the sum of two slices in shared memory, the sum of four in y itself.
+// Weights and inputs of a stage go through a queue that the block shares. A complete slice is added to the tree at
+// once: a sum that waits for its first partner stays in registers, the sum of two slices in shared memory, the sum of
+// four in y itself.
 //
-// Prompts are limited by arithmetic: each warp takes 64 outputs x 32 rows, so that it reads little from shared memory
-// per mma. Up to 64 rows are limited by what reaches a multiprocessor: it reads 128 outputs of weights for a few rows
-// of inputs, half of the bytes that stream_matmul would read, and two blocks share a multiprocessor.
+// Prompts are limited by arithmetic, up to 64 rows by what reaches a multiprocessor: 128 outputs of weights are read
+// for a few rows of inputs, a warpgroup reads the inputs from shared memory once for its 64 outputs, and two blocks
+// share a multiprocessor.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/warpgroup.cuh"
 
 namespace longhaul::kernels::cuda {
 
-/// A block of `output_warps` x `row_warps` warps; each computes `m_tiles` tiles of 16 outputs for `n_tiles` times 8
-/// rows.
-template <int output_warps, int row_warps, int m_tiles, int n_tiles, int blocks>
+/// A block of `warpgroups`, each of which computes 64 outputs for n_tiles times 8 rows: 16 outputs per warp.
+template <int warpgroups, int n_tiles, int blocks>
 struct TileShape {
-    static constexpr int threads = output_warps * row_warps * 32;
-    static constexpr int MT = m_tiles, NT = n_tiles, row_groups = row_warps;
-    static constexpr int tiles = output_warps * MT;  ///< of 16 outputs
+    static constexpr int threads = warpgroups * 128;
+    static constexpr int NT = n_tiles;
+    static constexpr int tiles = warpgroups * 4;  ///< of 16 outputs
     static constexpr int outputs = tiles * tile_outputs;
-    static constexpr int rows = row_warps * NT * 8;
-    static constexpr int min_blocks = blocks;  ///< per multiprocessor
+    static constexpr int rows = NT * 8;
+    static constexpr int min_blocks = blocks;  ///< per multiprocessor with wgmma; others have too little shared memory
     static constexpr int stages = 3;
-    static constexpr int stage_steps = 2;  ///< a row's inputs are then 128 contiguous bytes
-    static constexpr int weight_bytes = tiles * stage_steps * 1024;
-    static constexpr int stage_bytes = weight_bytes + stage_steps * rows * 64;
+    static constexpr int stage_steps = 2;  ///< a panel of inputs
+    static constexpr int panel_bytes = rows * panel_row_bytes;
+    static constexpr int stage_bytes = panel_bytes + tiles * stage_steps * 1024;
     static constexpr int queue_bytes = stages * stage_bytes;
     static constexpr std::size_t pair_bytes = sizeof(float) * outputs * rows;  ///< sums of two slices
     static constexpr std::size_t shared_bytes = queue_bytes + pair_bytes;
-    using Sums = float[MT][NT][4];
+    using Sums = float[NT][4];
+    static_assert(panel_bytes % 1024 == 0 && stage_bytes % 1024 == 0);
 };
-using PromptTile = TileShape<2, 4, 4, 4, 1>;  ///< 128 outputs x 128 rows
+using PromptTile = TileShape<2, 16, 1>;  ///< 128 outputs x 128 rows
 template <int n_tiles>
-using TreeTile = TileShape<8, 1, 1, n_tiles, 2>;  ///< 128 outputs x 8 * n_tiles rows
+using TreeTile = TileShape<2, n_tiles, 2>;  ///< 128 outputs x 8 * n_tiles rows
 
 /// Fetches the stages of a block's slices in order: the pieces of 16 bytes that one thread fetches for each.
 template <class Shape>
@@ -60,14 +61,12 @@ class TileQueue {
         rows_left_ = static_cast<int>(job.num_rows - first_row) - thread / row_pieces;
         weights_ += thread / tile_pieces * tile_bytes();
         x_ += thread / row_pieces * row_bytes();
-        // The rows of odd steps are exchanged in pairs, so that a row's pieces go to different banks.
-        const int step = piece / 4, row = thread / row_pieces;
-        input_place_ = Shape::weight_bytes + ((step * Shape::rows + (row ^ step % 2)) * 4 + piece % 4) * 16;
+        input_place_ = place_in_panel(thread / row_pieces, piece);
     }
 
-    /// The slot that the next stage will fill: after fetch(), that of the oldest stage.
+    /// The stage to compute before the next one is fetched.
     [[nodiscard]] __device__ __forceinline__ const std::byte* oldest() const {
-        return shared_memory<std::byte>() + place_;
+        return shared_memory<std::byte>() + slot_after(place_);
     }
     /// Starts fetching the next stage, if there is one, and closes its group of copies.
     __device__ __forceinline__ void fetch() {
@@ -78,10 +77,13 @@ class TileQueue {
             advance(steps);
         }
         commit_copies();
-        place_ = place_ + Shape::stage_bytes == Shape::queue_bytes ? 0 : place_ + Shape::stage_bytes;
+        place_ = slot_after(place_);
     }
 
   private:
+    [[nodiscard]] static __device__ __forceinline__ int slot_after(int place) {
+        return place + Shape::stage_bytes == Shape::queue_bytes ? 0 : place + Shape::stage_bytes;
+    }
     [[nodiscard]] __device__ __forceinline__ std::int64_t tile_bytes() const {
         return job_.layout.num_slices * job_.layout.steps * 1024;
     }
@@ -91,7 +93,7 @@ class TileQueue {
         constexpr int next = Shape::threads / tile_pieces;  // tiles from one piece to the next
         const int thread = static_cast<int>(threadIdx.x);
         if (step_ + thread % tile_pieces / 64 >= steps) return;
-        std::byte* const to = shared_memory<std::byte>() + place_ + thread * 16;
+        std::byte* const to = shared_memory<std::byte>() + place_ + Shape::panel_bytes + thread * 16;
 #pragma unroll
         for (int i = 0; i < num_weights; ++i) {
             copy_async_16(to + i * (Shape::threads * 16), weights_ + i * next * static_cast<int>(tile_bytes()),
@@ -105,7 +107,7 @@ class TileQueue {
         std::byte* const to = shared_memory<std::byte>() + place_ + input_place_;
 #pragma unroll
         for (int i = 0; i < num_inputs; ++i)
-            copy_async_16(to + i * next * 64, x_ + i * next * static_cast<int>(row_bytes()),
+            copy_async_16(to + i * next * panel_row_bytes, x_ + i * next * static_cast<int>(row_bytes()),
                           inside && i * next < rows_left_);
     }
     __device__ __forceinline__ void advance(int steps) {
@@ -127,45 +129,24 @@ class TileQueue {
     int slices_left_, step_ = 0;  ///< the next stage's slice, counted from the end, and first step
 };
 
-/// Adds the products of step `step` of the slot at `from`.
+/// Loads the first `fragments` fragments of the warp's outputs.
 template <class Shape>
-__device__ __forceinline__ void multiply_add(const std::byte* from, int step, typename Shape::Sums& sum) {
-    constexpr int group = 4;  // of mmas that do not wait for each other
+__device__ __forceinline__ void load_outputs(const std::byte* stage, int fragments, uint4 (&a)[panel_fragments]) {
     const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-    const int weights = warp / Shape::row_groups * Shape::MT * Shape::stage_steps * 1024 + lane * 16;
-    const int inputs = Shape::weight_bytes + warp % Shape::row_groups * Shape::NT * 512 + lane * 16;
-    const std::byte* const x = from + (inputs ^ step % 2 * 64) + step * Shape::rows * 64;
-    const std::byte* const w = from + weights + step * 1024;
+    const std::byte* const from = stage + Shape::panel_bytes + warp * (Shape::stage_steps * 1024) + lane * 16;
 #pragma unroll
-    for (int first = 0; first < Shape::NT; first += group) {
-        uint4 b[group];
-#pragma unroll
-        for (int n = 0; n < group; ++n) b[n] = load_16(x + (first + n) * 512);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-            for (int m = 0; m < Shape::MT; ++m) {
-                const uint4 a = load_16(w + m * Shape::stage_steps * 1024 + half * 512);
-#pragma unroll
-                for (int n = 0; n < group; ++n) {
-                    mma_bf16(sum[m][first + n], {a.x, a.y, a.z, a.w},
-                             {half == 0 ? b[n].x : b[n].z, half == 0 ? b[n].y : b[n].w});
-                }
-            }
-        }
+    for (int f = 0; f < panel_fragments; ++f) {
+        if (f < fragments) a[f] = load_16(from + f * 512);
     }
 }
 
-/// Calls visit(m, n, i) for each sum of a thread.
+/// Calls visit(n, i) for each sum of a thread.
 template <class Shape, class Visit>
 __device__ __forceinline__ void for_each_sum(Visit visit) {
 #pragma unroll
-    for (int m = 0; m < Shape::MT; ++m) {
+    for (int n = 0; n < Shape::NT; ++n) {
 #pragma unroll
-        for (int n = 0; n < Shape::NT; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) visit(m, n, i);
-        }
+        for (int i = 0; i < 4; ++i) visit(n, i);
     }
 }
 
@@ -179,12 +160,10 @@ struct TileTree {
     /// Output and row of the thread's first sum.
     [[nodiscard]] __device__ __forceinline__ std::int64_t output() const {
         const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-        return std::int64_t{blockIdx.y} * Shape::outputs + warp / Shape::row_groups * Shape::MT * tile_outputs +
-               lane / 4;
+        return std::int64_t{blockIdx.y} * Shape::outputs + warp * tile_outputs + lane / 4;
     }
     [[nodiscard]] __device__ __forceinline__ std::int64_t row() const {
-        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-        return std::int64_t{blockIdx.x} * Shape::rows + warp % Shape::row_groups * Shape::NT * 8 + lane % 4 * 2;
+        return std::int64_t{blockIdx.x} * Shape::rows + reread_thread() % 4 * 2;
     }
     /// This thread's sums of two slices, with stride Shape::threads.
     [[nodiscard]] __device__ __forceinline__ float* pair() const {
@@ -205,37 +184,34 @@ struct TileTree {
         const std::int64_t first_output = output(), first_row = row();
         const int rows_left = static_cast<int>(job.num_rows - first_row);
         float* const first = to() + first_row * job.num_outputs;
-        for_each_sum<Shape>([&](int m, int n, int i) {
-            const std::int64_t at_column = column(first_output + m * tile_outputs + i / 2 * 8);
+        for_each_sum<Shape>([&](int n, int i) {
+            const std::int64_t at_column = column(first_output + i / 2 * 8);
             const int at_row = n * 8 + i % 2;
-            if (at_column >= 0 && at_row < rows_left) visit(sum[m][n][i], first + at_row * job.num_outputs + at_column);
+            if (at_column >= 0 && at_row < rows_left) visit(sum[n][i], first + at_row * job.num_outputs + at_column);
         });
     }
 
     /// Stores the gated outputs: a thread has the gates and their ups.
     __device__ __forceinline__ void store_active() {
-        for_each_sum<Shape>([&](int m, int n, int i) {
+        for_each_sum<Shape>([&](int n, int i) {
             if (i >= 2) return;
-            const std::int64_t column = gated_column(output() + m * tile_outputs), at_row = row() + n * 8 + i;
+            const std::int64_t column = gated_column(output()), at_row = row() + n * 8 + i;
             if (column < job.gated_width && at_row < job.num_rows)
-                store_gated(job, at_row, column, sum[m][n][i], sum[m][n][i + 2]);
+                store_gated(job, at_row, column, sum[n][i], sum[n][i + 2]);
         });
     }
 
     /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
     /// `to`, or gates it.
     __device__ __forceinline__ void join(int slice, int slices, const typename Shape::Sums& newest) {
-        const auto place = [](int m, int n, int i) { return ((m * Shape::NT + n) * 4 + i) * Shape::threads; };
+        const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
         const bool odd = slice % 2 == 1;
-        for_each_sum<Shape>([&](int m, int n, int i) {
-            sum[m][n][i] = odd ? __fadd_rn(sum[m][n][i], newest[m][n][i]) : newest[m][n][i];
-        });
+        for_each_sum<Shape>([&](int n, int i) { sum[n][i] = odd ? __fadd_rn(sum[n][i], newest[n][i]) : newest[n][i]; });
         if (slice + 1 < slices && slice % 4 == 1) {
-            for_each_sum<Shape>([&](int m, int n, int i) { pair()[place(m, n, i)] = sum[m][n][i]; });
+            for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
         }
         if (slice % 4 == 3) {
-            for_each_sum<Shape>(
-                [&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair()[place(m, n, i)], sum[m][n][i]); });
+            for_each_sum<Shape>([&](int n, int i) { sum[n][i] = __fadd_rn(pair()[place(n, i)], sum[n][i]); });
         }
         const bool is_last = slice + 1 == slices;
         if constexpr (is_gated) {
@@ -251,7 +227,7 @@ struct TileTree {
 
 /// Grid: groups of rows; groups of outputs; subtrees of slices.
 template <class Shape, bool is_gated>
-__global__ void __launch_bounds__(Shape::threads, Shape::min_blocks) tile_matmul(MatmulJob job) {
+__global__ void __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks : 1) tile_matmul(MatmulJob job) {
     const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * Shape::tiles;
     const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
@@ -263,12 +239,14 @@ __global__ void __launch_bounds__(Shape::threads, Shape::min_blocks) tile_matmul
         typename Shape::Sums sum = {};
         for (int step = 0; step < steps; step += Shape::stage_steps) {
             wait_copies<Shape::stages - 2>();
+            publish_panel();
             __syncthreads();  // this stage is complete, and no thread still reads the slot that is filled next
+            const int fragments = step + 1 < steps ? 4 : 2;
+            uint4 a[panel_fragments];
+            load_outputs<Shape>(queue.oldest(), fragments, a);
+            start_products(sum, a, queue.oldest(), fragments);
             queue.fetch();
-#pragma unroll
-            for (int s = 0; s < Shape::stage_steps; ++s) {
-                if (step + s < steps) multiply_add<Shape>(queue.oldest(), s, sum);
-            }
+            finish_products(sum);
         }
         tree.join(slice, slices, sum);
     }

@@ -185,7 +185,7 @@ const PieceRow* PieceBuffer::send(const Stream& stream) {
 }
 
 std::string_view CudaDevice::packed_layout() const {
-    return "cuda16-2";  // increment the number with every change of weight_layout.hpp
+    return "cuda16-3";  // increment the number with every change of weight_layout.hpp
 }
 
 std::size_t CudaDevice::packed_bytes(const Matrix& geometry) const {

@@ -57,12 +57,13 @@ __global__ void __launch_bounds__(block_threads) unpack_weights(UnpackJob job) {
     if (step >= steps) return;
     const std::int64_t slice = step / layout.steps, in_slice = step % layout.steps * 32 + lane % 4 * run_inputs;
     if (in_slice >= layout.slice_length) return;
+    // Words of a run are in the pieces of four lanes, of which a warp reads all.
     const auto* const from =
-        reinterpret_cast<const uint4*>(job.weights + (blockIdx.y * steps + step) * step_bytes(DType::bf16)) + lane;
-    const uint4 first = __ldcs(from), second = __ldcs(from + 32);  // halves of the runs
+        reinterpret_cast<const std::uint32_t*>(job.weights + (blockIdx.y * steps + step) * step_bytes(DType::bf16) +
+                                               lane % 4 / 2 * 512 + lane / 4 * 64 + lane % 2 * 8);
     const std::int64_t output = static_cast<std::int64_t>(blockIdx.y) * tile_outputs + lane / 4;
-    store_run(job, output, slice, in_slice, make_uint4(first.x, first.z, second.x, second.z));
-    store_run(job, output + 8, slice, in_slice, make_uint4(first.y, first.w, second.y, second.w));
+    store_run(job, output, slice, in_slice, make_uint4(from[0], from[4], from[8], from[12]));
+    store_run(job, output + 8, slice, in_slice, make_uint4(from[1], from[5], from[9], from[13]));
 }
 
 /// to[i] = from[i] for the first `count` of `all` words, else 0.

@@ -10,9 +10,10 @@
 //   int8  64 inputs: two fragments of m16n8k32, 512 bytes each; a step is a block, which shares a scale
 //   int4  64 inputs: two fragments of m16n8k32 in 512 bytes; each fragment is a block
 //
-// Any assignment of a step's inputs to mma columns is valid, as long as weights and inputs agree. Here lane (g, t) =
-// (lane / 4, lane % 4) holds for its outputs a run of inputs, 8t.. (bf16) or 16t.. (int8) of the step, with half of the
-// run in each fragment. So the inputs that a lane needs from a row are also 16 contiguous bytes.
+// bf16: fragment h holds inputs 16h.. of the step in their order, so that rows in shared memory serve as they are
+// (ldmatrix, wgmma). Quantized: any assignment of a step's inputs to mma columns is valid, as long as weights and
+// inputs agree; lane (g, t) = (lane / 4, lane % 4) holds for its outputs a run of inputs, 16t.. (int8) of the step,
+// with half of the run in each fragment. So the inputs that a lane needs from a row are also 16 contiguous bytes.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +56,8 @@ constexpr int byte_in_step(DType dtype, int output, int input) {
     const int g = output % 8, upper = output % tile_outputs / 8;
     if (dtype == DType::f32) return output % tile_outputs * 16 + input * 4;
     if (dtype == DType::bf16) {
-        const int t = input / 8, in_run = input % 8;
-        return in_run / 4 * 512 + (g * 4 + t) * 16 + (in_run % 4 / 2 * 2 + upper) * 4 + in_run % 2 * 2;
+        const int fragment = input / 16, k = input % 16;
+        return fragment * 512 + (g * 4 + k % 8 / 2) * 16 + (k / 8 * 2 + upper) * 4 + k % 2 * 2;
     }
     if (dtype == DType::int8) {
         const int t = input / 16, in_run = input % 16;
