@@ -24,12 +24,14 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
                     .head_dim = static_cast<int>(call.layout.head_dim),
                     .window = call.layout.window,
                     .narrow_queries = exact_queries,
-                    .wide_queries = exact_queries};
+                    .wide_queries = exact_queries,
+                    .chunk_pages = chunk_pages};
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
+    shape.chunk_pages = tensor_chunk_pages;
     shape.span_chunks = tensor_span_chunks;
-    shape.enough_units = 4 * multiprocessors;
+    shape.enough_units = multiprocessors;
     return shape;
 }
 
@@ -86,7 +88,8 @@ std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, 
                                         .out = nullptr,
                                         .out_stride = 0},
                                        multiprocessors);
-    const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
+    const int tokens = on_tensor_cores(Arithmetic::tensor, layout) ? tensor_chunk_tokens : chunk_tokens;
+    const std::int64_t of_row = (pass.positions / tokens + 2) * shape.entry_bytes();
     return std::min(pass.rows * of_row, std::max(of_row, shape.max_bytes));
 }
 

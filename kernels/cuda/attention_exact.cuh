@@ -7,10 +7,13 @@
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/kv_int8.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::kernels::cuda {
 
 constexpr int exact_queries = 8;
+constexpr int chunk_tokens = static_cast<int>(attention_chunk);
+constexpr int chunk_pages = chunk_tokens / tile_tokens;
 constexpr int max_exact_dims = 512;
 
 /// Shared memory layout of a block.
@@ -186,7 +189,7 @@ class ExactUnit {
     /// Calls `compute(tile, turn)` for each tile, with its keys (or values) in stage(turn).
     template <typename Compute>
     __device__ void for_each_tile(bool values, Compute compute) {
-        TileWalk walk(args_, unit_);
+        TileWalk walk(args_, unit_, chunk_pages);
         Tile tile = walk.tile();
         load(tile, values, 0);
         for (int turn = 0; tile.is_there; turn ^= 1) {

@@ -27,9 +27,9 @@ struct AttentionCall {
     std::int64_t out_stride;
 };
 
-/// Partial results take 4 * (head_dim + 2) bytes per query head, row and 512 positions (4096 positions where there are
-/// many rows), at most 512 MB at a time unless a single row needs more. The plan takes 64 bytes per row and 32 bytes
-/// per unit, plus its pages and paths.
+/// Partial results take 4 * (head_dim + 2) bytes per query head, row and chunk of 512 positions (on tensor cores: 128
+/// positions, or 1024 where there is enough to do), at most 512 MB at a time unless a single row needs more. The plan
+/// takes 80 bytes per row and 64 bytes per unit, plus its pages and paths.
 class AttentionPart {
   public:
     /// Upper bound in bytes for passes of this size, without the plans.

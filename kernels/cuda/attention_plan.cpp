@@ -6,8 +6,6 @@
 #include <limits>
 #include <tuple>
 
-#include "kernels/numerics.hpp"
-
 namespace longhaul::kernels::cuda {
 namespace {
 
@@ -21,9 +19,6 @@ std::int32_t own_page_of(std::int64_t position, std::int64_t in_pages) {
 std::int32_t own_page_of(const PlanRow& row) {
     return own_page_of(row.position, row.in_pages);
 }
-std::int32_t last_chunk_of(const PlanRow& row) {
-    return static_cast<std::int32_t>(row.position / attention_chunk);
-}
 
 /// Rows of one sequence with the same `own_page`, adjacent in the plan.
 struct Class {
@@ -34,10 +29,8 @@ struct Class {
     [[nodiscard]] bool has_own() const { return own_page != nowhere; }
     /// End of the chunks before the first one with own pages, at least first_chunk; `last`: the last chunk of the rows
     /// in question.
-    [[nodiscard]] std::int32_t common_chunks(std::int32_t last) const {
-        const std::int32_t end =
-            has_own() ? own_page / static_cast<std::int32_t>(attention_chunk / page_tokens) : last + 1;
-        return std::max(end, first_chunk);
+    [[nodiscard]] std::int32_t common_chunks(std::int32_t last, int chunk_pages) const {
+        return std::max(has_own() ? own_page / chunk_pages : last + 1, first_chunk);
     }
     /// Number of common units up to chunk `end`.
     [[nodiscard]] std::int32_t common_units(std::int32_t end, int unit_chunks) const {
@@ -67,10 +60,15 @@ class Planner {
     void count_entries(PlanRow& row) const;
     void add_common(const Class& rows, bool wide);
     void add_own(const Class& rows);
-    [[nodiscard]] std::int32_t first_page(const Class& rows, std::int32_t first_query, std::int32_t chunk) const;
+    [[nodiscard]] PlanUnit unit_of(const Class& rows, std::int32_t first_query, std::int32_t num_queries,
+                                   std::int32_t begin, std::int32_t end) const;
     /// Calls `tile(first_query, num_queries, last_row)` for each tile of the class.
     template <typename Tile>
     void for_each_tile(const Class& rows, int size, Tile tile) const;
+    [[nodiscard]] std::int32_t chunk_of(std::int64_t position) const {
+        return static_cast<std::int32_t>(position / (shape_.chunk_pages * page_tokens));
+    }
+    [[nodiscard]] std::int32_t last_chunk_of(const PlanRow& row) const { return chunk_of(row.position); }
     [[nodiscard]] int tile_size(const Class& rows) const {
         const std::int64_t queries = std::int64_t{rows.end_row - rows.first_row} * shape_.group_heads;
         return queries > shape_.narrow_queries ? shape_.wide_queries : shape_.narrow_queries;
@@ -114,7 +112,7 @@ void Planner::take_row(std::int32_t r, const std::vector<std::int64_t>& first_pa
                           .row = r,
                           .num_entries = 0,
                           .num_common = 0,
-                          .first_chunk = static_cast<std::int32_t>(first / attention_chunk),
+                          .first_chunk = chunk_of(first),
                           .first_own = 0});
     if (row.in_pages <= row.position) {
         plan_.paths.insert(plan_.paths.end(), row.path, row.path + (row.position + 1 - row.in_pages));
@@ -139,7 +137,7 @@ std::int64_t Planner::count_units(int unit_chunks) const {
     for (std::int32_t row = 0; row < end;) {
         const Class rows = class_at(row, end);
         for_each_tile(rows, tile_size(rows), [&](std::int32_t, std::int32_t, const PlanRow& last) {
-            units += rows.common_units(rows.common_chunks(last_chunk_of(last)), unit_chunks);
+            units += rows.common_units(rows.common_chunks(last_chunk_of(last), shape_.chunk_pages), unit_chunks);
         });
         row = rows.end_row;
     }
@@ -149,7 +147,7 @@ std::int64_t Planner::count_units(int unit_chunks) const {
 void Planner::count_entries(PlanRow& row) const {
     const Class alone{0, 1, own_page_of(row), row.first_chunk};
     const std::int32_t last = last_chunk_of(row);
-    const std::int32_t common = alone.common_chunks(last);
+    const std::int32_t common = alone.common_chunks(last, shape_.chunk_pages);
     row.num_common = alone.common_units(common, plan_.unit_chunks);
     row.first_own = common;
     row.num_entries = row.num_common + (alone.has_own() ? last + 1 - common : 0);
@@ -211,55 +209,66 @@ void Planner::for_each_tile(const Class& rows, int size, Tile tile) const {
     }
 }
 
-/// The first page from chunk `chunk` on that a row of the tile sees. Rows are in order of position, so it is the first
-/// row that sees most.
-std::int32_t Planner::first_page(const Class& rows, std::int32_t first_query, std::int32_t chunk) const {
-    const auto row = static_cast<std::size_t>(rows.first_row + first_query / shape_.group_heads);
-    constexpr auto chunk_pages = static_cast<std::int32_t>(attention_chunk / page_tokens);
-    return std::max(chunk * chunk_pages, static_cast<std::int32_t>(plan_.rows[row].first_visible / page_tokens));
+/// The fields of a unit that follow from its queries and chunks. The rows of a class are in order of position: the
+/// first row of the tile sees the earliest positions, the last row the latest.
+PlanUnit Planner::unit_of(const Class& rows, std::int32_t first_query, std::int32_t num_queries, std::int32_t begin,
+                          std::int32_t end) const {
+    const auto row_of = [&](std::int32_t query) -> const PlanRow& {
+        return plan_.rows[static_cast<std::size_t>(rows.first_row + query / shape_.group_heads)];
+    };
+    const std::int64_t chunk_tokens = shape_.chunk_pages * page_tokens;
+    const auto within = [&](std::int64_t position) {
+        return static_cast<std::int32_t>(
+            std::clamp<std::int64_t>(position - begin * chunk_tokens, 0, (end - begin) * chunk_tokens));
+    };
+    const PlanRow& first = row_of(first_query);
+    const PlanRow& last = row_of(first_query + num_queries - 1);
+    const auto first_page = static_cast<std::int32_t>(first.first_visible / page_tokens);
+    return {.first_row = rows.first_row,
+            .first_query = first_query,
+            .num_queries = num_queries,
+            .chunk_begin = begin,
+            .chunk_end = end,
+            .first_page = std::max(begin * shape_.chunk_pages, first_page),
+            .common_end = std::min(rows.own_page, static_cast<std::int32_t>(last.position / page_tokens + 1)),
+            .has_own = 0,
+            .entry = 0,
+            .pages = static_cast<std::int32_t>(first.pages) + begin * shape_.chunk_pages,
+            .seen_by_one = within(last.position + 1),
+            .seen_by_all = within(first.position + 1),
+            .hidden_from_one = within(last.first_visible)};
 }
 
 /// Tiles of one chunk follow each other: the first one loads it, the others find it in the cache.
 void Planner::add_common(const Class& rows, bool wide) {
     const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
-    const std::int32_t chunks = rows.common_chunks(last);
+    const std::int32_t chunks = rows.common_chunks(last, shape_.chunk_pages);
     std::int32_t next = 0;
     for (std::int32_t begin = rows.first_chunk; begin < chunks; begin = next) {
         next = (begin / plan_.unit_chunks + 1) * plan_.unit_chunks;
-        for_each_tile(
-            rows, wide ? shape_.wide_queries : shape_.narrow_queries,
-            [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
-                const std::int32_t end = std::min({next, chunks, rows.common_chunks(last_chunk_of(last_row))});
-                if (end <= begin) return;
-                const auto pages = static_cast<std::int32_t>(last_row.position / page_tokens + 1);
-                plan_.units.push_back({.first_row = rows.first_row,
-                                       .first_query = first_query,
-                                       .num_queries = num_queries,
-                                       .chunk_begin = begin,
-                                       .chunk_end = end,
-                                       .first_page = first_page(rows, first_query, begin),
-                                       .common_end = std::min(rows.own_page, pages),
-                                       .has_own = 0,
-                                       .entry = begin / plan_.unit_chunks - rows.first_chunk / plan_.unit_chunks});
-            });
+        for_each_tile(rows, wide ? shape_.wide_queries : shape_.narrow_queries,
+                      [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
+                          const std::int32_t end =
+                              std::min({next, chunks, rows.common_chunks(last_chunk_of(last_row), shape_.chunk_pages)});
+                          if (end <= begin) return;
+                          PlanUnit unit = unit_of(rows, first_query, num_queries, begin, end);
+                          unit.entry = begin / plan_.unit_chunks - rows.first_chunk / plan_.unit_chunks;
+                          plan_.units.push_back(unit);
+                      });
     }
 }
 
 void Planner::add_own(const Class& rows) {
-    const std::int32_t first_chunk = rows.common_chunks(0);
+    const std::int32_t first_chunk = rows.common_chunks(0, shape_.chunk_pages);
     const std::int32_t num_common = rows.common_units(first_chunk, plan_.unit_chunks);
     for_each_tile(rows, shape_.narrow_queries,
                   [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
                       for (std::int32_t c = first_chunk; c <= last_chunk_of(last_row); ++c) {
-                          plan_.units.push_back({.first_row = rows.first_row,
-                                                 .first_query = first_query,
-                                                 .num_queries = num_queries,
-                                                 .chunk_begin = c,
-                                                 .chunk_end = c + 1,
-                                                 .first_page = first_page(rows, first_query, c),
-                                                 .common_end = rows.own_page,
-                                                 .has_own = 1,
-                                                 .entry = num_common + c - first_chunk});
+                          PlanUnit unit = unit_of(rows, first_query, num_queries, c, c + 1);
+                          unit.common_end = rows.own_page;
+                          unit.has_own = 1;
+                          unit.entry = num_common + c - first_chunk;
+                          plan_.units.push_back(unit);
                       }
                   });
 }

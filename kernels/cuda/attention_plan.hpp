@@ -36,15 +36,19 @@ struct PlanRow {
     std::int32_t first_own;    ///< chunk of the first own entry; own entries cover one chunk each
 };
 
-struct PlanUnit {
+struct alignas(16) PlanUnit {
     std::int32_t first_row;    ///< in Plan::rows: first row of the class
     std::int32_t first_query;  ///< query i is row first_row + i / group_heads, head i % group_heads
     std::int32_t num_queries;
     std::int32_t chunk_begin, chunk_end;
-    std::int32_t first_page;  ///< pages before this one are before the windows of all its rows
-    std::int32_t common_end;  ///< pages below this one are common
-    std::int32_t has_own;     ///< 1: rows have pages of their own from common_end on
-    std::int32_t entry;       ///< index among the entries of each row that reaches chunk_begin
+    std::int32_t first_page;       ///< pages before this one are before the windows of all its rows
+    std::int32_t common_end;       ///< pages below this one are common
+    std::int32_t has_own;          ///< 1: rows have pages of their own from common_end on
+    std::int32_t entry;            ///< index among the entries of each row that reaches chunk_begin
+    std::int32_t pages;            ///< in Plan::pages: the first page of chunk_begin
+    std::int32_t seen_by_one;      ///< number of the unit's positions that its last row sees, counted from their start
+    std::int32_t seen_by_all;      ///< likewise its first row
+    std::int32_t hidden_from_one;  ///< of these, positions before the window of its last row
 };
 
 struct PlanRound {
@@ -63,6 +67,7 @@ struct PlanShape {
     std::int64_t window = 0;  ///< KvLayout::window
     int narrow_queries = 8;   ///< per tile
     int wide_queries = 8;     ///< per tile of common chunks, if a class has more queries than a narrow tile holds
+    int chunk_pages = 8;      ///< pages per chunk of positions, the unit of the order of sums
     int span_chunks = 1;      ///< chunks that a common unit may cover, starting at a multiple of this number
     int enough_units = 1;     ///< units * KV heads; if there are at least this many, units cover whole spans
     std::int64_t max_bytes = std::int64_t{512} << 20;  ///< of partial results per round; a single row may exceed it

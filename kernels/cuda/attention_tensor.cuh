@@ -1,6 +1,6 @@
 // Attention over bf16 keys and values on tensor cores: one block computes one unit of the plan for one KV head.
 //
-// Order of sums (numerics different from the CPU's). Chunks of 512 absolute positions are processed page by page, 64
+// Order of sums (numerics different from the CPU's). Chunks of 128 absolute positions are processed page by page, 64
 // positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, starting at 0) * scale. Each
 // chunk keeps a running maximum m, sum l and output o. For each page, with a = exp(m before - m) and p = exp(score -
 // m):
@@ -26,6 +26,8 @@
 
 namespace longhaul::kernels::cuda {
 
+constexpr int tensor_chunk_pages = 2;
+constexpr int tensor_chunk_tokens = tensor_chunk_pages * tile_tokens;
 constexpr int tensor_span_chunks = 8;
 
 /// Sizes of a kernel for heads of up to DIM dimensions.
@@ -99,7 +101,7 @@ class TensorUnit {
         find_queries();
         load_queries();
         clear_padding();
-        TileWalk walk(args_, unit_);
+        TileWalk walk(args_, unit_, tensor_chunk_pages);
         Tile tile = walk.tile();
         load(tile, 0);
         begin_chunk();
@@ -114,7 +116,7 @@ class TensorUnit {
             __syncthreads();
             take_scores(tile);
             add_values(tile, turn, all_see(tile));
-            if (!next.is_there || next.page / chunk_pages != tile.page / chunk_pages) end_chunk();
+            if (!next.is_there || next.page / tensor_chunk_pages != tile.page / tensor_chunk_pages) end_chunk();
             tile = next;
         }
         store();
@@ -143,18 +145,18 @@ class TensorUnit {
     }
     /// Number of positions in the unit's chunks that a row sees, counted from their start.
     [[nodiscard]] __device__ int seen_of(const PlanRow& row) const {
-        const std::int64_t seen = row.position + 1 - std::int64_t{unit_.chunk_begin} * chunk_tokens;
-        const int all = (unit_.chunk_end - unit_.chunk_begin) * chunk_tokens;
+        const std::int64_t seen = row.position + 1 - std::int64_t{unit_.chunk_begin} * tensor_chunk_tokens;
+        const int all = (unit_.chunk_end - unit_.chunk_begin) * tensor_chunk_tokens;
         return seen < 0 ? 0 : seen < all ? static_cast<int>(seen) : all;
     }
     /// Number of positions in the unit's chunks before the row's window.
     [[nodiscard]] __device__ int hidden_from(const PlanRow& row) const {
-        const std::int64_t hidden = row.first_visible - std::int64_t{unit_.chunk_begin} * chunk_tokens;
+        const std::int64_t hidden = row.first_visible - std::int64_t{unit_.chunk_begin} * tensor_chunk_tokens;
         return hidden < 0 ? 0 : static_cast<int>(hidden);
     }
     /// Number of positions in the unit before the tile.
     [[nodiscard]] __device__ int before(const Tile& tile) const {
-        return (tile.page - unit_.chunk_begin * chunk_pages) * tile_tokens;
+        return (tile.page - unit_.chunk_begin * tensor_chunk_pages) * tile_tokens;
     }
 
     /// Loads the warp's queries as fragments, directly from global memory.

@@ -11,9 +11,7 @@
 namespace longhaul::kernels::cuda {
 
 constexpr int tile_tokens = static_cast<int>(KvLayout::page_tokens);
-constexpr int chunk_pages = 8;                           ///< pages per chunk of 512 positions
-constexpr int chunk_tokens = chunk_pages * tile_tokens;  ///< attention_chunk of numerics.hpp
-constexpr int attention_threads = 128;                   ///< per block
+constexpr int attention_threads = 128;  ///< per block
 
 /// Pointers to device memory.
 struct AttentionArgs {
@@ -69,7 +67,7 @@ struct Tile {
 /// Iterates over the tiles of a unit: its common pages, then the own pages of each of its rows.
 class TileWalk {
   public:
-    __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit)
+    __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit, int chunk_pages)
         : rows_(args.rows),
           unit_end_page_(unit.chunk_end * chunk_pages),
           common_end_(unit.common_end),

@@ -81,7 +81,7 @@ class Checker {
                     ASSERT_EQ(written->second, r);
                 }
             }
-            ASSERT_EQ(next, row.position / 512 + 1);
+            ASSERT_EQ(next, row.position / (shape_.chunk_pages * 64) + 1);
         }
     }
     void next_round() { written_.clear(); }
@@ -97,7 +97,7 @@ class Checker {
             const PlanRow& row = plan_.rows[static_cast<std::size_t>(r)];
             ASSERT_EQ(row.pages, plan_.rows[static_cast<std::size_t>(unit.first_row)].pages);
             check_pages(unit, row);
-            if (row.position < unit.chunk_begin * std::int64_t{512}) continue;
+            if (row.position < unit.chunk_begin * shape_.chunk_pages * std::int64_t{64}) continue;
             const auto [begin, end] = chunks_of(plan_, row, unit.entry);
             ASSERT_EQ(begin, unit.chunk_begin);
             ASSERT_LE(end, unit.chunk_end);  // a tile reaches as far as its last row
@@ -106,7 +106,7 @@ class Checker {
         }
     }
     /// Common pages are pages of every row of the unit; all others are gathered.
-    static void check_pages(const PlanUnit& unit, const PlanRow& row) {
+    void check_pages(const PlanUnit& unit, const PlanRow& row) const {
         const bool has_path = row.in_pages <= row.position;
         if (has_path) {
             ASSERT_LE(unit.common_end * std::int64_t{64}, row.in_pages);
@@ -115,7 +115,7 @@ class Checker {
             ASSERT_TRUE(has_path);
             ASSERT_EQ(unit.common_end, row.in_pages / 64);
         } else if (has_path) {
-            ASSERT_LE(unit.chunk_end * std::int64_t{8}, unit.common_end);
+            ASSERT_LE(unit.chunk_end * shape_.chunk_pages, unit.common_end);
         }
     }
 
@@ -152,6 +152,7 @@ TEST(AttentionPlan, CoversAllChunksOfAllRowsOnce) {
                         .head_dim = 32,
                         .narrow_queries = 16,
                         .wide_queries = 64,
+                        .chunk_pages = 2,
                         .span_chunks = 8,
                         .enough_units = static_cast<int>(random.below(60))};
         check_plan(random, shape);
@@ -174,11 +175,12 @@ TEST(AttentionPlan, TreesShareTheirContext) {
                           .head_dim = 128,
                           .narrow_queries = 16,
                           .wide_queries = 64,
+                          .chunk_pages = 2,
                           .span_chunks = 8,
                           .enough_units = 1 << 20};
     const Plan plan = make_plan(pass, shape);
     ASSERT_EQ(plan.rounds.size(), 1U);
-    EXPECT_EQ(plan.rounds[0].num_wide, 100'000 / 512);
+    EXPECT_EQ(plan.rounds[0].num_wide, 100'000 / 128);
     EXPECT_EQ(plan.rounds[0].num_narrow, 4);
     EXPECT_EQ(plan.unit_chunks, 1);
 }
