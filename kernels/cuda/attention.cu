@@ -136,6 +136,7 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
     std::int64_t entries = 0;
     for (const PlanRound& round : of.plan.rounds) entries = std::max(entries, round.num_entries);
     const KvShape kv(call.layout);
+    const float scale = 1.0F / std::sqrt(static_cast<float>(call.layout.head_dim));
     const AttentionArgs args{
         .shape = kv,
         .first_block = kv.block(call.layer, 0, false),
@@ -147,7 +148,8 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .q = call.q,
         .q_heads = static_cast<int>(call.q_heads),
         .group_heads = shape.group_heads,
-        .scale = 1.0F / std::sqrt(static_cast<float>(call.layout.head_dim)),
+        .scale = scale,
+        .log2_scale = scale * exp_constants::log2_e,
         .outputs = outputs_.get<float>(stream, entries * call.q_heads * call.layout.head_dim),
         .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
     };
@@ -181,14 +183,14 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .softmax = args.softmax,
         .q_heads = args.q_heads,
         .head_dim = args.shape.head_dim,
-        .unit_chunks = of.plan.unit_chunks,
-        .span_chunks = of.shape->span_chunks,
+        .whole_spans = of.plan.unit_chunks > 1,
         .act = call.act,
         .out = call.out,
         .out_stride = call.out_stride,
     };
     const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
-    launch(stream, merge_kernel, grid, dim3(attention_threads), merge_shared_bytes(round.max_entries), merge_args);
+    launch(stream, call.tensor_cores ? merge_kernel<true> : merge_kernel<false>, grid, dim3(attention_threads),
+           merge_shared_bytes(round.max_entries), merge_args);
 }
 
 }  // namespace longhaul::kernels::cuda

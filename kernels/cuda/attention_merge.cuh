@@ -3,10 +3,13 @@
 // Entries are merged into spans and spans into the result, each left to right (numerics.hpp; spans of one chunk give
 // the order of the CPU). The merge factors depend only on the maxima, and a maximum does not depend on the order, so
 // all factors are computed in parallel, from a scan of the maxima. What remains to be done in order is two
-// multiplications and one addition per chunk, while the values of the next chunks are being loaded.
+// multiplications and one addition per chunk. The first values are loaded before the factors are computed, the others
+// while those before them are merged.
+//
+// tensor: entries are those of attention_tensor.cuh, with maxima in units of log2.
 #pragma once
 
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_tensor_shape.cuh"
 #include "kernels/cuda/math.cuh"
 
 namespace longhaul::kernels::cuda {
@@ -18,8 +21,7 @@ struct MergeArgs {
     const float2* softmax;  ///< [entries, q_heads]
     int q_heads;
     int head_dim;
-    int unit_chunks;
-    int span_chunks;
+    bool whole_spans;  ///< common units cover spans
     DType act;
     std::byte* out;  ///< act [rows of the pass, out_stride]
     std::int64_t out_stride;
@@ -46,6 +48,7 @@ __device__ __forceinline__ float larger(float left, float right) {
     return left > right ? left : right;
 }
 
+template <bool tensor>
 class MergeFactorTable {
   public:
     __device__ MergeFactorTable(const MergeArgs& args, const PlanRow& row, int head)
@@ -67,11 +70,15 @@ class MergeFactorTable {
 
   private:
     [[nodiscard]] __device__ float2 entry(int i) const { return softmax_[std::int64_t{i} * args_.q_heads]; }
+    /// The chunk where entry i begins. Entries cover one chunk each, or common ones a whole span.
     [[nodiscard]] __device__ int chunk(int i) const {
         if (i >= row_.num_common) return row_.first_own + i - row_.num_common;
-        return i == 0 ? row_.first_chunk : (row_.first_chunk / args_.unit_chunks + i) * args_.unit_chunks;
+        if (!args_.whole_spans || i == 0) return row_.first_chunk + i;
+        return (row_.first_chunk / tensor_span_chunks + i) * tensor_span_chunks;
     }
-    [[nodiscard]] __device__ bool starts_span(int i) const { return i == 0 || chunk(i) % args_.span_chunks == 0; }
+    [[nodiscard]] __device__ bool starts_span(int i) const {
+        return !tensor || i == 0 || chunk(i) % tensor_span_chunks == 0;  // the CPU's spans are chunks
+    }
 
     /// Sets maxima_[i] to the maximum of entry i, and before_[i] to that of all entries before i. Each thread takes a
     /// run of entries; the maxima of the runs are scanned in warps, and those of the warps by each thread.
@@ -82,8 +89,10 @@ class MergeFactorTable {
         const int end = first + run < n ? first + run : n;
         float maximum = minus_infinity();
         for (int i = first; i < end; ++i) {
-            maxima_[i] = entry(i).x;
-            maximum = larger(maximum, maxima_[i]);
+            const float2 mine = entry(i);
+            maxima_[i] = mine.x;
+            table_[i].sum = mine.y;
+            maximum = larger(maximum, mine.x);
         }
         for (int step = 1; step < 32; step *= 2) {
             const float earlier = __shfl_up_sync(full_warp, maximum, step);
@@ -103,21 +112,26 @@ class MergeFactorTable {
     }
 
     __device__ void fill_entry(int i) {
-        const float2 mine = entry(i);
+        const float mine = maxima_[i];
         float span_before = minus_infinity();  // maximum of the span's entries before i
         int first = i;
         while (!starts_span(first)) span_before = larger(span_before, maxima_[--first]);
-        const float span = larger(span_before, mine.x);
-        const float whole = larger(before_[i], mine.x);
+        const float span = larger(span_before, mine);
+        const float whole = larger(before_[i], mine);
         const bool ends_span = i + 1 == row_.num_entries || starts_span(i + 1);
         // The first entry of a span is taken unscaled.
         const bool starts = first == i;
-        table_[i] = {.left = starts ? 0.0F : exp_of(__fsub_rn(span_before, span)),
-                     .right = starts ? 1.0F : exp_of(__fsub_rn(mine.x, span)),
-                     .whole_left = exp_of(__fsub_rn(before_[first], whole)),
-                     .whole_right = exp_of(__fsub_rn(span, whole)),
-                     .sum = mine.y,
-                     .ends_span = ends_span ? 1 : 0};
+        MergeFactors& to = table_[i];
+        to.left = starts ? 0.0F : factor(span_before, span);
+        to.right = starts ? 1.0F : factor(mine, span);
+        to.whole_left = factor(before_[first], whole);
+        to.whole_right = factor(span, whole);
+        to.ends_span = ends_span ? 1 : 0;
+    }
+    /// Factor of what is relative to the maximum `from`, if `to` is the new maximum.
+    __device__ static float factor(float from, float to) {
+        const float difference = __fsub_rn(from, to);
+        return tensor ? exp2_of(difference) : exp_of(difference);
     }
 
     const MergeArgs& args_;
@@ -132,6 +146,7 @@ class MergeFactorTable {
 constexpr int merge_loads = 16;  ///< loads in flight at a time: a row has few entries, far apart in memory
 
 /// One dimension of a row's output, and the softmax sum that divides it.
+template <bool tensor>
 struct MergedDimension {
     float span = 0.0F;
     float span_sum = 0.0F;
@@ -139,22 +154,35 @@ struct MergedDimension {
     float whole_sum = 0.0F;
 
     __device__ void add(float value, const MergeFactors& f) {
-        span = __fadd_rn(__fmul_rn(span, f.left), __fmul_rn(value, f.right));
-        span_sum = __fadd_rn(__fmul_rn(span_sum, f.left), __fmul_rn(f.sum, f.right));
+        span = merge(span, f.left, value, f.right);
+        span_sum = merge(span_sum, f.left, f.sum, f.right);
         if (f.ends_span == 0) return;
-        whole = __fadd_rn(__fmul_rn(whole, f.whole_left), __fmul_rn(span, f.whole_right));
-        whole_sum = __fadd_rn(__fmul_rn(whole_sum, f.whole_left), __fmul_rn(span_sum, f.whole_right));
+        whole = merge(whole, f.whole_left, span, f.whole_right);
+        whole_sum = merge(whole_sum, f.whole_left, span_sum, f.whole_right);
     }
-    [[nodiscard]] __device__ float result() const { return __fdiv_rn(whole, whole_sum); }
+    [[nodiscard]] __device__ float result() const {
+        return __fdiv_rn(tensor ? finite_or_nan(whole) : whole, whole_sum);
+    }
+
+  private:
+    __device__ static float merge(float before, float left, float now, float right) {
+        if (tensor) return __fmaf_rn(now, right, __fmul_rn(before, left));
+        return __fadd_rn(__fmul_rn(before, left), __fmul_rn(now, right));
+    }
+    /// Returns the sum + 0, or NaN for any sum that is not finite: the sign of a zero, and whether a sum that is not
+    /// finite is infinite or NaN, depend on the tiles. Nothing else depends on these.
+    __device__ static float finite_or_nan(float value) {
+        return (__float_as_uint(value) & 0x7f800000U) == 0x7f800000U ? quiet_nan() : __fadd_rn(value, 0.0F);
+    }
 };
 
 /// Grid [rows of the round, q_heads].
-__global__ void __launch_bounds__(attention_threads, 4) merge_kernel(MergeArgs args) {
+template <bool tensor>
+__global__ void __launch_bounds__(attention_threads, 6) merge_kernel(MergeArgs args) {
     const PlanRow row = args.rows[blockIdx.x];
     const int head = static_cast<int>(blockIdx.y);
-    MergeFactorTable factors(args, row, head);
-    factors.fill();
     const std::int64_t step = std::int64_t{args.q_heads} * args.head_dim;
+    const float* const outputs = args.outputs + row.first_entry * step + std::int64_t{head} * args.head_dim;
     const std::int64_t out_row = std::int64_t{row.row} * args.out_stride;
     const auto put = [&](std::int64_t column, float value) {
         if (args.act == DType::f32) {
@@ -163,28 +191,32 @@ __global__ void __launch_bounds__(attention_threads, 4) merge_kernel(MergeArgs a
             reinterpret_cast<std::uint16_t*>(args.out)[out_row + column] = f32_to_bf16(value);
         }
     };
-    for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
-        const float* from = args.outputs + row.first_entry * step + std::int64_t{head} * args.head_dim + d;
-        MergedDimension merged;
-        const auto load = [&](int first, float(&values)[merge_loads]) {
+    /// The values of dimension d in the entries from `first` on.
+    const auto load = [&](int d, int first, float(&values)[merge_loads]) {
 #pragma unroll
-            for (int k = 0; k < merge_loads; ++k) {
-                values[k] = first + k < row.num_entries ? __ldg(from + (first + k) * step) : 0.0F;
-            }
-        };
-        float next[merge_loads];
-        load(0, next);
+        for (int k = 0; k < merge_loads; ++k) {
+            values[k] =
+                d < args.head_dim && first + k < row.num_entries ? __ldg(outputs + (first + k) * step + d) : 0.0F;
+        }
+    };
+    float next[merge_loads];
+    load(static_cast<int>(threadIdx.x), 0, next);
+    MergeFactorTable<tensor> factors(args, row, head);
+    factors.fill();
+    for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
+        MergedDimension<tensor> merged;
         for (int i = 0; i < row.num_entries; i += merge_loads) {
             float values[merge_loads];
 #pragma unroll
             for (int k = 0; k < merge_loads; ++k) values[k] = next[k];
-            load(i + merge_loads, next);
+            load(d, i + merge_loads, next);
 #pragma unroll
             for (int k = 0; k < merge_loads; ++k) {
                 if (i + k < row.num_entries) merged.add(values[k], factors.at(i + k));
             }
         }
         put(std::int64_t{head} * args.head_dim + d, merged.result());
+        load(d + attention_threads, 0, next);
     }
     if (head + 1 < args.q_heads) return;
     for (std::int64_t column = step + threadIdx.x; column < args.out_stride; column += attention_threads) {

@@ -25,9 +25,10 @@ struct AttentionArgs {
     const std::byte* q;            ///< query_type [rows of the pass, q_heads, head_dim]
     int q_heads;
     int group_heads;
-    float scale;      ///< 1 / sqrt(head_dim)
-    float* outputs;   ///< [entries, q_heads, head_dim]
-    float2* softmax;  ///< [entries, q_heads]: maximum, sum
+    float scale;       ///< 1 / sqrt(head_dim)
+    float log2_scale;  ///< scale * log2 e
+    float* outputs;    ///< [entries, q_heads, head_dim]
+    float2* softmax;   ///< [entries, q_heads]: maximum, sum
 
     /// The part of a page that belongs to this layer.
     [[nodiscard]] __device__ const std::byte* page(std::int64_t number) const {
@@ -64,23 +65,22 @@ struct Tile {
     bool is_there;
 };
 
-/// Iterates over the tiles of a unit: its common pages, then the own pages of each of its rows.
+/// Iterates over the tiles of a unit: its common pages, then the own pages of each of its rows. `has_own`: false if the
+/// unit is known to have none.
 class TileWalk {
   public:
-    __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit, int chunk_pages)
+    __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit, int chunk_pages, bool has_own = true)
         : rows_(args.rows),
+          end_row_(has_own && unit.has_own != 0 ? end_row_of(args, unit) : 0),
+          next_row_(end_row_ > 0 ? first_row_of(args, unit) : 0),
           unit_end_page_(unit.chunk_end * chunk_pages),
-          common_end_(unit.common_end),
-          row_(-1),
-          end_row_(unit.has_own != 0 ? end_row_of(args, unit) : 0),
-          first_own_row_(first_row_of(args, unit)),
-          unit_first_page_(unit.first_page),
-          page_(unit_first_page_),
-          end_page_(common_end_ < unit_end_page_ ? common_end_ : unit_end_page_) {
+          first_own_page_(unit.common_end > unit.first_page ? unit.common_end : unit.first_page),
+          page_(unit.first_page),
+          end_page_(unit.common_end < unit_end_page_ ? unit.common_end : unit_end_page_) {
         find();
     }
 
-    [[nodiscard]] __device__ Tile tile() const { return {page_, row_, !ended_}; }
+    [[nodiscard]] __device__ Tile tile() const { return {page_, row_, page_ < end_page_}; }
     __device__ void advance() {
         ++page_;
         find();
@@ -88,28 +88,22 @@ class TileWalk {
 
   private:
     __device__ void find() {
-        while (page_ >= end_page_) {
-            row_ = row_ < 0 ? first_own_row_ : row_ + 1;
-            if (row_ >= end_row_) {
-                ended_ = true;
-                return;
-            }
-            page_ = common_end_ > unit_first_page_ ? common_end_ : unit_first_page_;
+        while (page_ >= end_page_ && next_row_ < end_row_) {
+            row_ = next_row_++;
+            page_ = first_own_page_;
             const int pages = static_cast<int>(rows_[row_].position / tile_tokens) + 1;
             end_page_ = pages < unit_end_page_ ? pages : unit_end_page_;
         }
     }
 
     const PlanRow* rows_;
-    int unit_end_page_;
-    int common_end_;
-    int row_;
     int end_row_;
-    int first_own_row_;
-    int unit_first_page_;
+    int next_row_;
+    int row_ = -1;
+    int unit_end_page_;
+    int first_own_page_;
     int page_;
     int end_page_;
-    bool ended_ = false;
 };
 
 /// Location of one position: its page's part of the layer, and the slot in it.

@@ -1,0 +1,73 @@
+// Sizes, layout of shared memory and small records of attention on tensor cores (attention_tensor.cuh).
+#pragma once
+
+#include "kernels/cuda/attention_tile.cuh"
+
+namespace longhaul::kernels::cuda {
+
+constexpr int tensor_chunk_pages = 2;
+constexpr int tensor_chunk_tokens = tensor_chunk_pages * tile_tokens;
+constexpr int tensor_span_chunks = 8;
+constexpr int tensor_unit_pages = tensor_chunk_pages * tensor_span_chunks;  ///< most pages of a unit
+
+/// Sizes of a kernel for heads of up to DIM dimensions.
+template <int DIM, int ROW_WARPS>
+struct TensorTile {
+    static constexpr int warps = attention_threads / 32;
+    static constexpr int column_warps = warps / ROW_WARPS;
+    static constexpr bool is_narrow = column_warps > 1;
+    static constexpr int queries = ROW_WARPS * 16;
+    static constexpr int steps = DIM / 16;                       ///< mma steps per score
+    static constexpr int groups = 4 / column_warps;              ///< groups of 16 positions per warp
+    static constexpr int score_tiles = 2 * groups;               ///< tiles of 8 positions per warp
+    static constexpr int output_tiles = DIM / 8 / column_warps;  ///< tiles of 8 dimensions per warp
+    static constexpr int pieces = DIM / 8;                       ///< pieces of 16 bytes per row
+    static constexpr int stride = DIM * 2 + 16;                ///< bytes per row; odd multiple of 16: no bank conflicts
+    static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (or values) of a page
+    static constexpr int stage_bytes = 2 * matrix_bytes;
+    static constexpr int p_stride = tile_tokens * 2 + 16;  ///< bytes per row of exchanged p
+    // Shared memory: two stages; exchanged p, maxima and sums, or the merged output; the queries; the pages; what
+    // find_nonfinite() found.
+    static constexpr int maxima_at = 2 * stage_bytes + queries * p_stride;
+    static constexpr int sums_at = maxima_at + queries * 4 * 4;
+    static constexpr int queries_at = is_narrow ? sums_at + queries * 4 * 16 : 2 * stage_bytes + queries * DIM * 4;
+    static constexpr int pages_at = queries_at + queries * 32;
+    static constexpr int found_at = pages_at + tensor_unit_pages * 8;
+    static constexpr int shared_bytes = found_at + 16;
+    static constexpr int blocks = DIM > 128 ? 1 : is_narrow ? 3 : 2;  ///< min blocks per multiprocessor
+    static_assert(column_warps == 1 || column_warps == 4);
+};
+
+/// A query of a tile. In shared memory: registers are scarce, and a page needs it once or twice.
+struct TileQuery {
+    std::int64_t entry;     ///< index of its partial result in AttentionArgs::softmax
+    std::int32_t query;     ///< index among the queries of the pass
+    std::int32_t plan_row;  ///< -1: none
+    std::int32_t seen;      ///< number of the unit's positions that it sees, counted from their start
+    std::int32_t hidden;    ///< of these, positions before its window
+    std::int64_t padding;
+};
+static_assert(sizeof(TileQuery) == 32);
+
+/// Merged output of the unit's chunks so far, for the 16 queries of a warp: in registers, or in shared memory, where
+/// each thread has its own column.
+template <int TILES, bool in_registers>
+struct SpanOutput {
+    float kept[TILES][4];
+    __device__ explicit SpanOutput(std::byte* /*shared*/) {}
+    __device__ float4 get(int n) const { return make_float4(kept[n][0], kept[n][1], kept[n][2], kept[n][3]); }
+    __device__ void put(int n, const float (&values)[4]) {
+        for (int i = 0; i < 4; ++i) kept[n][i] = values[i];
+    }
+};
+template <int TILES>
+struct SpanOutput<TILES, false> {
+    float4* shared;
+    __device__ explicit SpanOutput(std::byte* bytes) : shared(reinterpret_cast<float4*>(bytes) + threadIdx.x) {}
+    __device__ float4 get(int n) const { return shared[n * attention_threads]; }
+    __device__ void put(int n, const float (&values)[4]) {
+        shared[n * attention_threads] = make_float4(values[0], values[1], values[2], values[3]);
+    }
+};
+
+}  // namespace longhaul::kernels::cuda
