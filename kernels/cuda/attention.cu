@@ -189,8 +189,11 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .out_stride = call.out_stride,
     };
     const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
-    launch(stream, call.tensor_cores ? merge_kernel<true> : merge_kernel<false>, grid, dim3(attention_threads),
-           merge_shared_bytes(round.max_entries), merge_args);
+    const bool many = round.max_entries >= many_entries;
+    const auto kernel = call.tensor_cores ? many ? merge_kernel<true, true> : merge_kernel<true, false>
+                        : many ? merge_kernel<false, true>
+                                          : merge_kernel<false, false>;
+    launch(stream, kernel, grid, dim3(attention_threads), merge_shared_bytes(round.max_entries), merge_args);
 }
 
 }  // namespace longhaul::kernels::cuda

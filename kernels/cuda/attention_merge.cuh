@@ -143,7 +143,12 @@ class MergeFactorTable {
     float* warp_maxima_;  ///< [merge_warps]
 };
 
-constexpr int merge_loads = 16;  ///< loads in flight at a time: a row has few entries, far apart in memory
+/// Loads in flight at a time. A row with many entries waits for them, far apart in memory; for few, a multiprocessor
+/// holds more blocks if they need fewer registers.
+constexpr int merge_loads(bool many) {
+    return many ? 16 : 8;
+}
+constexpr int many_entries = 17;
 
 /// One dimension of a row's output, and the softmax sum that divides it.
 template <bool tensor>
@@ -176,9 +181,10 @@ struct MergedDimension {
     }
 };
 
-/// Grid [rows of the round, q_heads].
-template <bool tensor>
-__global__ void __launch_bounds__(attention_threads, 6) merge_kernel(MergeArgs args) {
+/// Grid [rows of the round, q_heads]. `many`: whether a row may have many_entries or more.
+template <bool tensor, bool many>
+__global__ void __launch_bounds__(attention_threads, many ? 4 : 8) merge_kernel(MergeArgs args) {
+    constexpr int loads = merge_loads(many);
     const PlanRow row = args.rows[blockIdx.x];
     const int head = static_cast<int>(blockIdx.y);
     const std::int64_t step = std::int64_t{args.q_heads} * args.head_dim;
@@ -192,26 +198,26 @@ __global__ void __launch_bounds__(attention_threads, 6) merge_kernel(MergeArgs a
         }
     };
     /// The values of dimension d in the entries from `first` on.
-    const auto load = [&](int d, int first, float(&values)[merge_loads]) {
+    const auto load = [&](int d, int first, float(&values)[loads]) {
 #pragma unroll
-        for (int k = 0; k < merge_loads; ++k) {
+        for (int k = 0; k < loads; ++k) {
             values[k] =
                 d < args.head_dim && first + k < row.num_entries ? __ldg(outputs + (first + k) * step + d) : 0.0F;
         }
     };
-    float next[merge_loads];
+    float next[loads];
     load(static_cast<int>(threadIdx.x), 0, next);
     MergeFactorTable<tensor> factors(args, row, head);
     factors.fill();
     for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
         MergedDimension<tensor> merged;
-        for (int i = 0; i < row.num_entries; i += merge_loads) {
-            float values[merge_loads];
+        for (int i = 0; i < row.num_entries; i += loads) {
+            float values[loads];
 #pragma unroll
-            for (int k = 0; k < merge_loads; ++k) values[k] = next[k];
-            load(d, i + merge_loads, next);
+            for (int k = 0; k < loads; ++k) values[k] = next[k];
+            load(d, i + loads, next);
 #pragma unroll
-            for (int k = 0; k < merge_loads; ++k) {
+            for (int k = 0; k < loads; ++k) {
                 if (i + k < row.num_entries) merged.add(values[k], factors.at(i + k));
             }
         }
