@@ -48,9 +48,9 @@ namespace longhaul::kernels {
 
 /// Recorded in every checkpoint; incremented if a sum's order or an elementary function changes. 2: min-p compares
 /// weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules; probabilities are
-/// divided once; chains are drawn with the noise of their nodes. 5: chunks and exponentials of attention on tensor
-/// cores.
-inline constexpr int numerics_version = 5;
+/// divided once; chains are drawn with the noise of their nodes (tensor cores have changed their order since, before
+/// any GPU had written a checkpoint).
+inline constexpr int numerics_version = 4;
 
 inline constexpr int num_slices = 8;                  ///< of every matmul's sum over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions
