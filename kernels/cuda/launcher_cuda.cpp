@@ -1,7 +1,7 @@
 // Launches lists of kernel calls on the GPU: call by call, with pairs on two streams, or as CUDA graphs.
 //
-// Compiled but never run: no machine with a GPU was available. The contents of lists and graphs, and which call waits
-// for which, are decided in launches.cpp, which the emulation also runs.
+// The contents of lists and graphs, and which call waits for which, are decided in launches.cpp, which the emulation
+// also runs.
 //
 // Programmatic dependent launches (sm_90), where a kernel starts while the previous one ends, are not used. Every
 // thread of every kernel would have to wait for the previous kernel at its start, and the emulation cannot detect a

@@ -9,7 +9,7 @@
 // aborts it when another rank is lost, which ends all waits. Only the connection itself is not watched, because NCCL
 // has no communicator to abort yet: there the launch's own watchdog ends a rank that hangs.
 //
-// Compiled but never run: no machine with two GPUs, or even one, was available.
+// Run with one rank only: no machine with two GPUs was available.
 #include <nccl.h>
 
 #include <algorithm>
