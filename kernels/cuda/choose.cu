@@ -3,10 +3,10 @@
 //
 // Kernels that read a whole row use many blocks, because one multiprocessor alone would be too slow. Their results do
 // not depend on the order of the blocks: maxima, counts, integer sums, and sums of doubles in 1024 lanes
-// (numerics.hpp), each computed by one thread. The kernels run one after another:
+// (lane_sums.cuh), each added by one thread. The kernels run one after another:
 //   penalise  changes the logits of penalised tokens in place (decide restores them)
 //   scan      the greatest logit
-//   survey    lanes of the sum of weights; a histogram of distances to the greatest logit, with counts and masses
+//   survey    lanes of the sum of weights; a histogram of distances to the greatest logit, with counts or masses
 //   settle    the sum; the last bin that top-k or top-p can reach
 //   gather    the tokens of these bins, in any order: typically a few hundred
 //   decide    one block per row filters them in shared memory (choose_few.cuh), and draws
@@ -336,23 +336,23 @@ const ChosenRow* send(ChoosePart& part, const Stream& stream, PinnedRing& ring, 
 
 void launch_all(const Stream& stream, const ChooseCall& call, std::int64_t num_rows, const Batch::Needs& needs) {
     const auto rows = static_cast<unsigned>(num_rows);
-    const dim3 a_row(rows), parts(rows, static_cast<unsigned>(call.num_parts)),
-        lanes(rows, vocabulary_lanes / lane_threads);
-    const dim3 threads(choose_threads), of_lanes(lane_threads);
-    constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
+    const dim3 a_row(rows), parts(rows, static_cast<unsigned>(call.num_parts)), lanes(rows, num_lane_groups);
+    const dim3 threads(choose_threads), of_lanes(lane_threads_for(call.vocab_size));
+    constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double), tile_bytes = lane_tile_bytes(1);
     constexpr std::size_t room_bytes = choose_threads * sizeof(Draw);
     if (needs.penalty) launch(stream, penalise_kernel, a_row, threads, 0, call);
     launch(stream, scan_kernel, parts, threads, 0, call);
     if (needs.survey) {
-        launch(stream, survey_kernel, lanes, of_lanes, sizeof(Histogram), call);
-        launch(stream, settle_kernel, a_row, threads, lane_bytes + 32 * sizeof(Word), call);
+        launch(stream, survey_kernel, dim3(rows, survey_blocks(num_rows)), of_lanes,
+               tile_bytes + sizeof(BlockHistogram), call);
+        launch(stream, settle_kernel, a_row, threads, lane_bytes, call);
     }
     if (needs.eta) {
-        launch(stream, entropy_kernel, lanes, of_lanes, 0, call);
+        launch(stream, entropy_kernel, lanes, of_lanes, tile_bytes, call);
         launch(stream, settle_eta_kernel, a_row, threads, lane_bytes, call);
     }
     if (needs.survivors) {
-        launch(stream, survivors_kernel, lanes, of_lanes, 0, call);
+        launch(stream, survivors_kernel, lanes, of_lanes, tile_bytes, call);
         launch(stream, settle_survivors_kernel, a_row, threads, lane_bytes, call);
     }
     if (needs.gather) launch(stream, gather_kernel, parts, threads, 0, call);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/lane_sums.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/noise.hpp"
@@ -18,7 +19,6 @@ namespace longhaul::kernels::cuda {
 using Word = unsigned long long;  ///< operand of 64-bit atomics
 
 constexpr int choose_threads = 256;
-constexpr int lane_threads = 128;     ///< block size of kernels whose threads are lanes of sums
 constexpr int max_candidates = 8192;  ///< max candidates (a superset of the survivors) that one block sorts
 
 /// How a row is decided.
@@ -176,23 +176,6 @@ __device__ inline Draw block_best(const Draw& mine, Draw* room) {
         __syncthreads();
     }
     return room[0];
-}
-
-/// Adds the lanes of a sum over tokens as a balanced tree; returns the sum to all threads. lanes: [vocabulary_lanes],
-/// written before by any threads; overwritten.
-__device__ inline double tree_of_lanes(double* lanes) {
-    for (unsigned half = vocabulary_lanes / 2; half > 0; half /= 2) {
-        __syncthreads();
-        for (unsigned i = threadIdx.x; i < half; i += blockDim.x) lanes[i] += lanes[i + half];
-    }
-    __syncthreads();
-    return lanes[0];
-}
-
-/// The same for lanes in device memory. shared: [vocabulary_lanes].
-__device__ inline double sum_of_lanes(const double* lanes, double* shared) {
-    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
-    return tree_of_lanes(shared);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -13,8 +13,8 @@ constexpr double bins_per_nat = 32;
 constexpr double mass_unit = 4294967296.0;  ///< mass of a weight of 1
 
 struct Histogram {
-    Word mass[num_bins];            ///< sum of weights, each rounded down
-    std::uint32_t count[num_bins];  ///< tokens
+    Word mass[num_bins];            ///< sum of weights, each rounded down; zeros if top-k needs counts
+    std::uint32_t count[num_bins];  ///< tokens; zeros if top-p needs masses
 };
 
 static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) + (1 + max_draws) * sizeof(Drawn) +
@@ -39,6 +39,9 @@ struct ChooseCall {
     [[nodiscard]] __host__ __device__ int num_searches() const { return num_draws > 0 ? num_draws : 1; }
     [[nodiscard]] __device__ Draw* draws_of(int search) const {
         return draws + (std::int64_t{blockIdx.x} * num_searches() + search) * num_parts;
+    }
+    [[nodiscard]] __device__ double* lanes_of_row() const {
+        return lanes + std::int64_t{blockIdx.x} * vocabulary_lanes;
     }
 };
 
@@ -91,101 +94,131 @@ __device__ __forceinline__ int bin_of(const ChosenRow& row, float greatest, floa
     return distance < static_cast<float>(num_bins - 1) ? static_cast<int>(distance) : num_bins - 1;
 }
 
-/// Each thread computes one lane of the sum.
-__global__ void __launch_bounds__(lane_threads) survey_kernel(ChooseCall call) {
+/// A block's part of a histogram: of masses if the row needs its sum, of counts otherwise. A mass is in two words:
+/// there are no additions of 64-bit integers in shared memory, and an exchange loop is slow where tokens meet.
+struct BlockHistogram {
+    unsigned low[num_bins], high[num_bins];
+
+    __device__ void clear() {
+        for (unsigned bin = threadIdx.x; bin < num_bins; bin += blockDim.x) low[bin] = high[bin] = 0;
+    }
+    __device__ void add(int bin, Word amount) {
+        const auto part = static_cast<unsigned>(amount);
+        const unsigned before = atomicAdd(&low[bin], part);
+        const auto carried = static_cast<unsigned>(amount >> 32) + (before + part < before ? 1U : 0U);
+        if (carried != 0) atomicAdd(&high[bin], carried);
+    }
+    __device__ void merge_into(Histogram& all, bool masses) const {
+        for (unsigned bin = threadIdx.x; bin < num_bins; bin += blockDim.x) {
+            const Word amount = Word{high[bin]} << 32 | low[bin];
+            if (amount == 0) continue;
+            if (masses) {
+                atomicAdd(&all.mass[bin], amount);
+            } else {
+                atomicAdd(&all.count[bin], low[bin]);
+            }
+        }
+    }
+};
+
+/// Blocks per row that compute lanes. Each merges a histogram into the row's, so there are few if rows are many.
+inline unsigned survey_blocks(std::int64_t num_rows) {
+    return num_rows <= 16 ? num_lane_groups : num_lane_groups / 4;
+}
+
+/// Lanes of the weights, and the histogram.
+__global__ void __launch_bounds__(max_lane_threads) survey_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (!row.counts_bins && !row.adds_up) return;
-    Histogram& here = *shared_memory<Histogram>();
-    for (int bin = static_cast<int>(threadIdx.x); bin < num_bins; bin += lane_threads) {
-        here.mass[bin] = 0;
-        here.count[bin] = 0;
-    }
+    auto* const terms = shared_memory<double>();
+    auto& here = *reinterpret_cast<BlockHistogram*>(terms + lane_tile_bytes(1) / sizeof(double));
+    if (row.counts_bins) here.clear();
     __syncthreads();
     const float greatest = greatest_logit(call.states[blockIdx.x]);
     const double greatest_weight = log_weight(row, greatest);
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0;
+    const auto weight_at = [&](std::int64_t token) {
+        const float logit = taken(row.logits[token]);
+        if (!possible(logit)) return 0.0;
+        const double weight = weight_of(row, logit, greatest_weight);
+        if (row.counts_bins) here.add(bin_of(row, greatest, logit), static_cast<Word>(weight * mass_unit));
+        return weight;
+    };
+    if (row.adds_up) {
+        for (unsigned group = blockIdx.y; group < num_lane_groups; group += gridDim.y)
+            sum_lanes(call.vocab_size, group, terms, call.lanes_of_row(), weight_at);
+    } else {
+        const std::int64_t step = std::int64_t{gridDim.y} * blockDim.x;
 #pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
-        const float logit = taken(row.logits[v]);
-        if (!possible(logit)) continue;
-        const double weight = row.adds_up ? weight_of(row, logit, greatest_weight) : 0.0;
-        sum += weight;
-        if (!row.counts_bins) continue;
-        const int bin = bin_of(row, greatest, logit);
-        atomicAdd(&here.count[bin], 1U);
-        if (row.adds_up) atomicAdd(&here.mass[bin], static_cast<Word>(weight * mass_unit));
+        for (std::int64_t v = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; v < call.vocab_size; v += step) {
+            const float logit = taken(row.logits[v]);
+            if (possible(logit)) atomicAdd(&here.low[bin_of(row, greatest, logit)], 1U);
+        }
     }
-    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+    if (!row.counts_bins) return;
     __syncthreads();
-    Histogram& all = call.histograms[blockIdx.x];
-    for (int bin = static_cast<int>(threadIdx.x); bin < num_bins && row.counts_bins; bin += lane_threads) {
-        if (here.count[bin] == 0) continue;
-        atomicAdd(&all.count[bin], here.count[bin]);
-        atomicAdd(&all.mass[bin], here.mass[bin]);
-    }
+    here.merge_into(call.histograms[blockIdx.x], row.adds_up);
 }
 
 /// Returns the sum of the row's lanes to all threads. shared: [vocabulary_lanes].
 __device__ inline double sum_of_row(const ChooseCall& call, double* shared) {
-    return sum_of_lanes(call.lanes + std::int64_t{blockIdx.x} * vocabulary_lanes, shared);
+    return sum_of_lanes(call.lanes_of_row(), shared);
 }
 
-/// The first bin at which the running total reaches `wanted`; the last bin if none does. room: [32].
+/// The sum of the values of this lane of a warp and those below it.
+__device__ inline Word running_total(Word value) {
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const Word below = __shfl_up_sync(full_warp, value, lanes);
+        if (threadIdx.x % 32 >= static_cast<unsigned>(lanes)) value += below;
+    }
+    return value;
+}
+
+/// The first bin at which the running total reaches `wanted`; the last bin if none does. Called by one whole warp.
 template <class Amount>
-__device__ int cut_of(Word wanted, Word* room, Amount amount_of) {
+__device__ int cut_of(Word wanted, Amount amount_of) {
     constexpr int group = num_bins / 32;
-    if (threadIdx.x < 32) {
-        Word sum = 0;
-        for (int bin = 0; bin < group; ++bin) sum += amount_of(static_cast<int>(threadIdx.x) * group + bin);
-        room[threadIdx.x] = sum;
-    }
-    __syncthreads();
-    Word sum = 0;
-    int bin = 0;
-    while (bin < num_bins - group && sum + room[bin / group] < wanted) {
-        sum += room[bin / group];
-        bin += group;
-    }
-    while (bin < num_bins - 1 && (sum += amount_of(bin)) < wanted) ++bin;
-    return bin;
+    const auto lane = static_cast<int>(threadIdx.x);
+    Word mine = 0;
+#pragma unroll 8
+    for (int bin = 0; bin < group; ++bin) mine += amount_of(lane * group + bin);
+    const Word up_to = running_total(mine);
+    const unsigned groups = __ballot_sync(full_warp, up_to >= wanted ? 1 : 0);
+    const int reached = groups != 0 ? __ffs(static_cast<int>(groups)) - 1 : 31;
+    const Word before = __shfl_sync(full_warp, up_to - mine, reached);
+    static_assert(group == 32);  // one bin per lane
+    const Word total = before + running_total(amount_of(reached * group + lane));
+    const unsigned bins = __ballot_sync(full_warp, total >= wanted ? 1 : 0);
+    return reached * group + (bins != 0 ? __ffs(static_cast<int>(bins)) - 1 : group - 1);
 }
 
 __global__ void __launch_bounds__(choose_threads) settle_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     RowState& state = call.states[blockIdx.x];
-    auto* const lanes = shared_memory<double>();
-    auto* const room = reinterpret_cast<Word*>(lanes + vocabulary_lanes);
     const Histogram& histogram = call.histograms[blockIdx.x];
+    const double sum = row.adds_up ? sum_of_row(call, shared_memory<double>()) : 0.0;
+    if (threadIdx.x == 0 && row.adds_up) state.sum = sum;
+    if (threadIdx.x >= 32 || !row.counts_bins) return;
+    int cut;
     if (row.adds_up) {
-        const double sum = sum_of_row(call, lanes);
-        if (threadIdx.x == 0) state.sum = sum;
-        if (!row.counts_bins) return;
         // Slightly more than top_p: masses are rounded down, and the exact sum of q is not 1.
         const double wanted = row.top_p * (1.0 + 1e-6) * sum * mass_unit + 1.0;
-        const int cut = cut_of(static_cast<Word>(wanted), room, [&](int bin) { return histogram.mass[bin]; });
-        if (threadIdx.x == 0) state.cut = cut;
-    } else if (row.counts_bins) {
-        const auto wanted = static_cast<Word>(row.top_k);
-        const int cut = cut_of(wanted, room, [&](int bin) { return Word{histogram.count[bin]}; });
-        if (threadIdx.x == 0) state.cut = cut;
+        cut = cut_of(static_cast<Word>(wanted), [&](int bin) { return histogram.mass[bin]; });
+    } else {
+        cut = cut_of(static_cast<Word>(row.top_k), [&](int bin) { return Word{histogram.count[bin]}; });
     }
+    if (threadIdx.x == 0) state.cut = cut;
 }
 
 /// Lanes of the negative entropy, for rows with eta alone.
-__global__ void __launch_bounds__(lane_threads) entropy_kernel(ChooseCall call) {
+__global__ void __launch_bounds__(max_lane_threads) entropy_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::eta) return;
     const RowState& state = call.states[blockIdx.x];
     const double greatest = log_weight(row, greatest_logit(state)), all = state.sum;
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0;
-#pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
-        const float logit = taken(row.logits[v]);
-        if (possible(logit)) sum += entropy_term(flushed(weight_of(row, logit, greatest) / all));
-    }
-    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+    sum_lanes(call.vocab_size, blockIdx.y, shared_memory<double>(), call.lanes_of_row(), [&](std::int64_t token) {
+        const float logit = taken(row.logits[token]);
+        return possible(logit) ? entropy_term(flushed(weight_of(row, logit, greatest) / all)) : 0.0;
+    });
 }
 
 __global__ void __launch_bounds__(choose_threads) settle_eta_kernel(ChooseCall call) {
@@ -200,21 +233,17 @@ __global__ void __launch_bounds__(choose_threads) settle_eta_kernel(ChooseCall c
 }
 
 /// Lanes of the sum of weights that survive eta alone.
-__global__ void __launch_bounds__(lane_threads) survivors_kernel(ChooseCall call) {
+__global__ void __launch_bounds__(max_lane_threads) survivors_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::eta || !row.weighs) return;
     const RowState& state = call.states[blockIdx.x];
     const double greatest = log_weight(row, greatest_logit(state));
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0;
-#pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
-        const float logit = taken(row.logits[v]);
-        if (!possible(logit)) continue;
+    sum_lanes(call.vocab_size, blockIdx.y, shared_memory<double>(), call.lanes_of_row(), [&](std::int64_t token) {
+        const float logit = taken(row.logits[token]);
+        if (!possible(logit)) return 0.0;
         const double weight = weight_of(row, logit, greatest);
-        if (reaches_eta(state, weight)) sum += weight;
-    }
-    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+        return reaches_eta(state, weight) ? weight : 0.0;
+    });
 }
 
 __global__ void __launch_bounds__(choose_threads) settle_survivors_kernel(ChooseCall call) {

@@ -4,8 +4,8 @@
 // depends only on its row and its drafts, so the host then walks from decision to decision.
 //
 // choose.cu keeps the distributions as logits; probabilities are computed from them on use. The residual is stored next
-// to them in doubles. Sums are in 1024 lanes (numerics.hpp), each computed by one thread, so that many blocks share a
-// row. The kernels run one after another (k-seq replaces the first three):
+// to them in doubles. Sums are in 1024 lanes (lane_sums.cuh), so that many blocks share a row. The kernels run one
+// after another (k-seq replaces the first three):
 //   rest   lanes of the draft's mass (drafts without replacement)
 //   try    one block per node: adds the lanes, and decides whether the next draft is accepted
 //   take   subtracts the rejected draft's distribution, and adds up the residual
@@ -22,14 +22,11 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-__global__ void __launch_bounds__(lane_threads) rest_kernel(DecideCall call) {
+__global__ void __launch_bounds__(max_lane_threads) rest_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     if (!shrinks(call, node)) return;
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0;
-#pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) sum += rest_of(node, 0, v);
-    node.rest[lane] = sum;
+    sum_lanes(call.vocab_size, blockIdx.y, shared_memory<double>(), node.rest,
+              [&](std::int64_t token) { return rest_of(node, 0, token); });
 }
 
 /// The probability with which draft `k` was drawn.
@@ -66,16 +63,14 @@ __global__ void __launch_bounds__(choose_threads) try_kernel(DecideCall call, in
     call.states[blockIdx.x] = state;
 }
 
-__global__ void __launch_bounds__(lane_threads) take_kernel(DecideCall call, int k) {
+__global__ void __launch_bounds__(max_lane_threads) take_kernel(DecideCall call, int k) {
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open() || k >= node.num_drafts) return;
     const TriedDraft draft = node.drafts[k];
     const bool shrinking = shrinks(call, node);
     const double scale = state.rest_mass > 0 ? flushed(1.0 / state.rest_mass) : 0.0;
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0, rest = 0;
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
+    const auto take = [&](std::int64_t v, double(&sums)[2]) {
         const double left = left_of(node, state, v);
         double less;
         if (draft.from == nullptr) {
@@ -83,33 +78,48 @@ __global__ void __launch_bounds__(lane_threads) take_kernel(DecideCall call, int
         } else if (shrinking) {
             const double drawn = rest_of(node, k, v);
             less = difference(left, flushed(drawn * scale));
-            if (v != draft.token) rest += drawn;
+            sums[1] = v != draft.token ? drawn : 0.0;
         } else {
             less = difference(left, probability(*draft.from, v));
         }
         node.left[v] = left;
         node.less[v] = less;
-        sum += less;
-    }
-    node.lanes[lane] = sum;
-    if (shrinking) node.rest[lane] = rest;
+        sums[0] = less;
+    };
+    double* const sums[2] = {node.lanes, node.rest};
+    sum_lanes<2>(call.vocab_size, blockIdx.y, shared_memory<double>(), sums, take);
 }
 
-__global__ void __launch_bounds__(lane_threads) sums_kernel(DecideCall call) {
+/// Sums of the final residual over chunks [32 blockIdx, + 32). All warps compute the probabilities of a piece of these
+/// chunks into shared memory, and one warp adds them, each thread those of one chunk. shared: lane_tile_bytes(2).
+__device__ void sum_chunks(const DecideCall& call, const TriedNode& node, const NodeState& state, unsigned block,
+                           double* shared) {
+    constexpr int piece = draw_chunk / 2, row = piece + 1;  // an odd row: no bank conflicts between chunks
+    static_assert(32 * row * sizeof(double) <= lane_tile_bytes(2) && piece % add_ahead == 0);
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const std::int64_t chunk = std::int64_t{block} * 32 + lane;
+    double sum = 0;
+    for (int start = 0; start < draw_chunk; start += piece) {
+        __syncthreads();  // the previous piece was added
+        for (int i = static_cast<int>(threadIdx.x); i < 32 * piece; i += static_cast<int>(blockDim.x)) {
+            const std::int64_t token = (std::int64_t{block} * 32 + i / piece) * draw_chunk + start + i % piece;
+            shared[i / piece * row + i % piece] = token < call.vocab_size ? left_of(node, state, token) : 0.0;
+        }
+        __syncthreads();
+        if (warp == 0) sum = add_in_order(sum, piece, [&](int i) { return shared[lane * row + i]; });
+    }
+    if (warp == 0 && chunk < call.num_chunks) node.chunks[chunk] = sum;
+}
+
+/// Blocks [0, num_lane_groups) of a node compute lanes, the others chunks.
+__global__ void __launch_bounds__(max_lane_threads) sums_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open()) return;
-    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
-    double sum = 0;
-#pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) sum += left_of(node, state, v);
-    node.lanes[lane] = sum;
-    for (std::int64_t chunk = lane; chunk < call.num_chunks; chunk += vocabulary_lanes) {
-        const std::int64_t first = chunk * draw_chunk, end = first + draw_chunk;
-        double of_chunk = 0;
-        for (std::int64_t v = first; v < end && v < call.vocab_size; ++v) of_chunk += left_of(node, state, v);
-        node.chunks[chunk] = of_chunk;
-    }
+    auto* const shared = shared_memory<double>();
+    if (blockIdx.y >= num_lane_groups) return sum_chunks(call, node, state, blockIdx.y - num_lane_groups, shared);
+    sum_lanes(call.vocab_size, blockIdx.y, shared, node.lanes,
+              [&](std::int64_t token) { return left_of(node, state, token); });
 }
 
 /// The chunk at which the running sum passes a mark.
@@ -118,6 +128,13 @@ struct Passed {
     std::int32_t chunk;  ///< -1: never passed; `last` is then the last nonzero chunk (-1: none)
     std::int32_t last;
 };
+
+/// Replaces values by their running sums, the first of them added to `before`: one chain of additions, in ascending
+/// order. Called by one thread, which is all that a chain occupies.
+__device__ void run_sums(double* values, int count, double before) {
+    add_in_order(
+        before, count, [&](int i) { return values[i]; }, [&](int i, double sum) { values[i] = sum; });
+}
 
 /// The first of `count` running sums that `mark` is below, -1: none. Called by one whole warp.
 __device__ int first_above(const double* sums, int count, double mark) {
@@ -139,21 +156,18 @@ __device__ std::int32_t last_nonzero_chunk(const DecideCall& call, const TriedNo
     return -1;
 }
 
-/// Called by the whole block. The running sum is one chain of additions in ascending order. Only that is done by one
-/// thread, over shared memory: the loads and the search are parallel. sums: [vocabulary_lanes].
+/// Called by the whole block. sums: [vocabulary_lanes].
 __device__ void find_chunk(const DecideCall& call, const TriedNode& node, double mark, double* sums, Passed* passed) {
     if (threadIdx.x == 0) *passed = {0, -1, -1};
     for (std::int64_t first = 0; first < call.num_chunks; first += vocabulary_lanes) {
         const std::int64_t rest = call.num_chunks - first;
         const int count = static_cast<int>(rest < vocabulary_lanes ? rest : vocabulary_lanes);
         __syncthreads();  // nobody still reads `sums`
-        for (int i = static_cast<int>(threadIdx.x); i < count; i += choose_threads) sums[i] = node.chunks[first + i];
+        const int padded = (count + add_ahead - 1) / add_ahead * add_ahead;
+        for (int i = static_cast<int>(threadIdx.x); i < padded; i += choose_threads)
+            sums[i] = i < count ? node.chunks[first + i] : 0.0;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            double sum = passed->before;
-#pragma unroll 8
-            for (int i = 0; i < count; ++i) sums[i] = sum += sums[i];
-        }
+        if (threadIdx.x == 0) run_sums(sums, padded, passed->before);
         __syncthreads();
         if (threadIdx.x < 32) {
             const int found = first_above(sums, count, mark);
@@ -170,9 +184,29 @@ __device__ void find_chunk(const DecideCall& call, const TriedNode& node, double
     if (threadIdx.x == 0) passed->last = last;
 }
 
+/// The token of a chunk at which the running sum passes `mark`, or else the last nonzero one (-1: none). `values`, the
+/// chunk's probabilities [draw_chunk], become running sums; `nonzero`: [draw_chunk / 32], bits of the nonzero ones.
+/// Called by the whole block.
+__device__ int token_in_chunk(double* values, unsigned* nonzero, double before, bool passes, double mark) {
+    const unsigned mine = __ballot_sync(full_warp, values[threadIdx.x] > 0 ? 1 : 0);
+    if (threadIdx.x % 32 == 0) nonzero[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) run_sums(values, draw_chunk, before);
+    __syncthreads();
+    if (threadIdx.x >= 32) return -1;
+    int last = -1;
+    for (int word = 0; word < draw_chunk / 32; ++word) {
+        const bool above = passes && mark < values[32 * word + static_cast<int>(threadIdx.x)];
+        const unsigned found = __ballot_sync(full_warp, above ? 1 : 0) & nonzero[word];
+        if (found != 0) return 32 * word + __ffs(static_cast<int>(found)) - 1;
+        if (nonzero[word] != 0) last = 32 * word + 31 - __clz(static_cast<int>(nonzero[word]));
+    }
+    return last;
+}
+
 __global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
-    const TriedNode node = call.nodes[blockIdx.x];
-    const NodeState state = call.states[blockIdx.x];
+    const TriedNode& node = call.nodes[blockIdx.x];
+    const NodeState& state = call.states[blockIdx.x];
     Decided& decided = call.decided[blockIdx.x];
     if (!state.is_open()) {
         if (threadIdx.x == 0) decided = {.trial = state.taken_plus_one - 1, .token = -1};
@@ -184,21 +218,16 @@ __global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
     const double mark = flushed(node.number * sum_of_lanes(node.lanes, lanes));
     find_chunk(call, node, mark, lanes, passed);
     __syncthreads();
-    const std::int32_t chunk = passed->chunk >= 0 ? passed->chunk : passed->last;
+    const bool passes = passed->chunk >= 0;
+    const std::int32_t chunk = passes ? passed->chunk : passed->last;
     const std::int64_t first = std::int64_t{chunk} * draw_chunk, token = first + threadIdx.x;
     const bool is_there = chunk >= 0 && token < call.vocab_size;
     lanes[threadIdx.x] = is_there ? left_of(node, state, token) : 0.0;
     __syncthreads();
+    auto* const nonzero = reinterpret_cast<unsigned*>(lanes + draw_chunk);
+    const int place = token_in_chunk(lanes, nonzero, passed->before, passes, mark);
     if (threadIdx.x != 0) return;
-    double sum = passed->before;
-    std::int32_t drawn = -1;
-    for (int i = 0; chunk >= 0 && i < draw_chunk; ++i) {
-        sum += lanes[i];
-        if (!(lanes[i] > 0)) continue;
-        drawn = static_cast<std::int32_t>(first + i);
-        if (passed->chunk >= 0 && mark < sum) break;
-    }
-    decided = {.trial = -1, .token = drawn};
+    decided = {.trial = -1, .token = place >= 0 ? static_cast<std::int32_t>(first + place) : -1};
 }
 
 constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
@@ -279,38 +308,46 @@ class Nodes {
     double* sums_;
 };
 
+/// Grids and blocks of the kernels of a call.
+struct Shapes {
+    dim3 a_node, lanes, sums, of_lanes;
+
+    Shapes(const DecideCall& call, unsigned num_nodes)
+        : a_node(num_nodes),
+          lanes(num_nodes, num_lane_groups),
+          sums(num_nodes, num_lane_groups + static_cast<unsigned>((call.num_chunks + 31) / 32)),
+          of_lanes(lane_threads_for(call.vocab_size)) {}
+};
+
 /// Tries the drafts one after another: one round of rejection sampling per draft.
-void launch_trials(const Stream& stream, const DecideCall& call, unsigned num_nodes, std::size_t max_drafts) {
-    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
-    const dim3 threads(choose_threads), of_lanes(lane_threads);
-    if (call.rule == TrialRule::recursive) launch(stream, rest_kernel, lanes, of_lanes, 0, call);
+void launch_trials(const Stream& stream, const DecideCall& call, const Shapes& shapes, std::size_t max_drafts) {
+    if (call.rule == TrialRule::recursive)
+        launch(stream, rest_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(1), call);
     for (std::size_t k = 0; k <= max_drafts; ++k) {
-        launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(k));
-        if (k < max_drafts) launch(stream, take_kernel, lanes, of_lanes, 0, call, static_cast<int>(k));
+        launch(stream, try_kernel, shapes.a_node, dim3(choose_threads), lane_bytes, call, static_cast<int>(k));
+        if (k == max_drafts) break;
+        launch(stream, take_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(2), call, static_cast<int>(k));
     }
 }
 
-void launch_k_seq(const Stream& stream, const DecideCall& call, unsigned num_nodes) {
-    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
-    const dim3 threads(choose_threads), of_lanes(lane_threads);
-    launch(stream, split_kernel, lanes, of_lanes, 0, call);
-    launch(stream, discount_kernel, a_node, threads, lane_bytes, call);
-    launch(stream, remove_kernel, lanes, of_lanes, 0, call);
-    launch(stream, mass_kernel, a_node, threads, lane_bytes, call);
+void launch_k_seq(const Stream& stream, const DecideCall& call, const Shapes& shapes) {
+    launch(stream, split_kernel, shapes.lanes, shapes.of_lanes, split_bytes, call);
+    launch(stream, discount_kernel, shapes.a_node, dim3(vocabulary_lanes), discount_bytes, call);
+    launch(stream, remove_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(1), call);
+    launch(stream, mass_kernel, shapes.a_node, dim3(choose_threads), lane_bytes, call);
 }
 
 void launch_all(const Stream& stream, const DecideCall& call, std::span<const NodeTrials> nodes) {
     std::size_t max_drafts = 0;
     for (const NodeTrials& node : nodes) max_drafts = std::max(max_drafts, node.trials.size());
-    const auto num_nodes = static_cast<unsigned>(nodes.size());
+    const Shapes shapes(call, static_cast<unsigned>(nodes.size()));
     if (call.rule == TrialRule::k_seq) {
-        launch_k_seq(stream, call, num_nodes);
+        launch_k_seq(stream, call, shapes);
     } else {
-        launch_trials(stream, call, num_nodes, max_drafts);
+        launch_trials(stream, call, shapes, max_drafts);
     }
-    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
-    launch(stream, sums_kernel, lanes, dim3(lane_threads), 0, call);
-    launch(stream, draw_kernel, a_node, dim3(choose_threads), lane_bytes + sizeof(Passed), call);
+    launch(stream, sums_kernel, shapes.sums, shapes.of_lanes, lane_tile_bytes(2), call);
+    launch(stream, draw_kernel, shapes.a_node, dim3(choose_threads), lane_bytes + sizeof(Passed), call);
 }
 
 }  // namespace

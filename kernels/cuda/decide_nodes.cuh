@@ -53,7 +53,8 @@ __device__ __forceinline__ double probability(const KeptDistribution& of, std::i
     if (token >= of.vocab_size) return 0;
     const float logit = logits_of(&of)[token];
     if (!possible(logit)) return 0;
-    const double log_weight = static_cast<double>(logit) / of.temperature;
+    const auto exact = static_cast<double>(logit);
+    const double log_weight = of.temperature == 1.0 ? exact : exact / of.temperature;
     return flushed(scalar::exp_nonpositive(log_weight - of.greatest) / of.sum);
 }
 __device__ __forceinline__ bool survived(const KeptDistribution& of, std::int64_t token) {

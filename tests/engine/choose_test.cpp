@@ -291,6 +291,19 @@ TEST_P(Choosing, DrawsWhatTheHostDraws) {
     EXPECT_EQ(num_draws_left(*device_, parts, 4), 0);
 }
 
+// Lanes of more tokens than a block keeps in shared memory at once, and few or many blocks per row.
+TEST_P(Choosing, DrawsFromALargeVocabulary) {
+    Rows rows(13);
+    const std::vector<float> row = rows.normal(140'001, 2.0F);
+    for (const SamplingParams& params : {SamplingParams{}, SamplingParams{.top_p = 0.3}, SamplingParams{.top_k = 40},
+                                         SamplingParams{.temperature = 0.8, .eta = 1e-3}}) {
+        Scene scene{.vocab = 140'001, .stride = 140'001};
+        scene.add(row, params);
+        EXPECT_EQ(num_left(*device_, scene), 0);
+        EXPECT_EQ(num_draws_left(*device_, scene, 2), 0);
+    }
+}
+
 // Drafts of a greedy target: the most probable tokens, ties by lower id.
 TEST_P(Choosing, DrawsTheMostProbableTokensWithoutNoise) {
     const Scene scene = scene_of_draws(300, 300, 7);

@@ -389,6 +389,22 @@ TEST_P(Deciding, FindsTheDiscountOfManyTokens) {
     EXPECT_GT(counts.accepted, 0);
 }
 
+// Lanes of more tokens than a block keeps in shared memory at once.
+TEST_P(Deciding, IsTheHostsRuleForALargeVocabulary) {
+    const std::int64_t vocab = 140'001;
+    for (const char* rule : {"multi-round", "recursive", "k-seq"}) {
+        SCOPED_TRACE(rule);
+        Rows random(12);
+        Trees trees(*device_, vocab, rule);
+        const std::vector<float> row = random.normal(vocab, 2.0F);
+        trees.drafts.add(blurred(row, random, 1.0F), {});
+        for (int node = 0; node < 4; ++node) trees.targets.add(row, {.temperature = node < 2 ? 1.0 : 0.5});
+        const std::vector<kernels::Drawn> drawn = trees.drafts.draw(3);
+        for (std::size_t i = 0; i < 4; ++i) trees.add_drawn(0, i == 0 ? 0 : 1, 3, drawn, 4);
+        EXPECT_EQ(trees.compare().left, 0);
+    }
+}
+
 TEST_P(Deciding, IsTheHostsRuleForCertainDrafts) {
     for (const char* rule : {"multi-round", "recursive"}) {
         Rows random(5);
