@@ -2,8 +2,9 @@
 //
 // All of them are limited by memory, with one exception: the sums of a norm are 16 chains of dependent additions per
 // row (numerics.hpp), dim / 16 steps of 4 cycles each. So one block computes one row: all its threads load a tile of it
-// into shared memory, and 16 lanes of one warp add there without waiting for memory. Other blocks of the multiprocessor
-// use the idle time. The row is then read a second time, from the cache.
+// into shared memory, with all loads in flight at once, and 16 lanes of one warp add there without waiting for memory.
+// Other blocks of the multiprocessor use the idle time. A row that is longer than a tile is read a second time, from
+// the cache.
 #include <algorithm>
 
 #include "kernels/checks.hpp"
@@ -65,87 +66,144 @@ struct Squares {
     __device__ float operator()(float sum, float value) const { return __fmaf_rn(value, value, sum); }
 };
 
-/// Adds element i of `x` to lane i mod 16 with `step`, in ascending order; then adds the lanes with lane_tree. Called
-/// by the whole block; all threads get the sum. shared: [tile + 1].
-template <int count, class Step>
-__device__ float row_sum(const float* x, std::int64_t width, float* shared, Step step) {
-    float sum = 0.0F;
-    const auto thread = static_cast<std::int64_t>(threadIdx.x);
-    for (std::int64_t first = 0; first < width; first += tile) {
-        const std::int64_t length = width - first < tile ? width - first : tile;
-        __syncthreads();  // all threads have read the previous tile
-        for (std::int64_t i = thread * count; i < length; i += std::int64_t{blockDim.x} * count) {
-            float values[count];
-            load_floats(x + first + i, values);
-            for (int v = 0; v < count; ++v) shared[i + v] = values[v];
-        }
-        __syncthreads();
-        if (thread < 16) {
-#pragma unroll 8
-            for (std::int64_t i = thread; i < length; i += 16) sum = step(sum, shared[i]);
-        }
-    }
-    if (thread < 32) sum = lane_tree(sum);
-    if (thread == 0) shared[tile] = sum;
-    __syncthreads();
-    return shared[tile];
-}
+/// Accesses of a thread that are in flight at once. A row of 4096 columns is one batch.
+constexpr int batch = 4;
+/// Blocks of norms that a multiprocessor has at least: while one adds, others load and store.
+constexpr int norm_blocks = 3;
 
-/// out = normed(value, gain, bias), zeros beyond `width`.
+/// Columns start, start + stride, … of a thread, up to `end`; f(n, column) for access n.
 template <int count, class Function>
-__device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
-    const float* const x = rows.x + row * rows.x_stride;
-    for (std::int64_t i = std::int64_t{threadIdx.x} * count; i < rows.out_stride;
-         i += std::int64_t{blockDim.x} * count) {
-        float values[count] = {};
-        if (i < rows.width) {
-            float gains[count], biases[count] = {};
-            load_floats(x + i, values);
-            load_floats(rows.gain + i, gains);
-            if (rows.bias != nullptr) load_floats(rows.bias + i, biases);
-            for (int v = 0; v < count; ++v) values[v] = normed(values[v], gains[v], biases[v]);
-        }
-        store_act(rows.out_row(row), rows.bf16, i, values);
+__device__ __forceinline__ void each_access(std::int64_t start, std::int64_t end, Function f) {
+#pragma unroll
+    for (int n = 0; n < batch; ++n) {
+        const std::int64_t i = start + std::int64_t{n} * blockDim.x * count;
+        if (i < end) f(n, i);
     }
+}
+template <int count>
+__device__ __forceinline__ void load_batch(const float* from, std::int64_t start, std::int64_t end,
+                                           float (&to)[batch][count]) {
+    each_access<count>(start, end, [&](int n, std::int64_t i) { load_floats(from + i, to[n]); });
 }
 
-/// x += addend for one row, computed by its block.
+/// A row of norms, processed by one block in tiles, which a row of up to `tile` columns has one of: it is read once.
 template <int count>
-__device__ void add_to_row(const Rows& rows, std::int64_t row) {
-    auto* const x = const_cast<float*>(rows.x) + row * rows.x_stride;
-    const float* const addend = rows.addend + row * rows.x_stride;
-    for (std::int64_t i = std::int64_t{threadIdx.x} * count; i < rows.width; i += std::int64_t{blockDim.x} * count) {
-        float sums[count], added[count];
-        load_floats(x + i, sums);
-        load_floats(addend + i, added);
-        for (int v = 0; v < count; ++v) sums[v] = sums[v] + added[v];
-        store_act(reinterpret_cast<std::byte*>(x), false, i, sums);
+struct NormRow {
+    const Rows& rows;
+    std::int64_t row;
+    float* shared;  ///< [tile + 1]
+    std::int64_t start, batch_columns;
+
+    __device__ NormRow(const Rows& all, float* memory)
+        : rows(all),
+          row(blockIdx.x),
+          shared(memory),
+          start(std::int64_t{threadIdx.x} * count),
+          batch_columns(std::int64_t{batch} * blockDim.x * count) {}
+
+    [[nodiscard]] __device__ bool is_one_tile() const { return rows.width <= tile; }
+    [[nodiscard]] __device__ float* x() const { return const_cast<float*>(rows.x) + row * rows.x_stride; }
+
+    /// Loads columns [first, first + length) into shared memory; `adds`: adds the addend first, to x as well.
+    __device__ void load_tile(std::int64_t first, std::int64_t length, bool adds) const {
+        for (std::int64_t at = start; at < length; at += batch_columns) {
+            float values[batch][count];
+            load_batch(x() + first, at, length, values);
+            if (adds) {
+                float added[batch][count];
+                load_batch(rows.addend + row * rows.x_stride + first, at, length, added);
+                each_access<count>(at, length, [&](int n, std::int64_t i) {
+                    for (int v = 0; v < count; ++v) values[n][v] = values[n][v] + added[n][v];
+                    store_act(reinterpret_cast<std::byte*>(x()), false, first + i, values[n]);
+                });
+            }
+            each_access<count>(at, length, [&](int n, std::int64_t i) {
+                store_act(reinterpret_cast<std::byte*>(shared), false, i, values[n]);
+            });
+        }
     }
-    __syncthreads();
-}
+
+    /// Adds element i of the row to lane i mod 16 with `step`, in ascending order; then adds the lanes with lane_tree.
+    /// All threads get the sum. `again`: an earlier sum read the row.
+    template <class Step>
+    __device__ float sum(Step step, bool again) const {
+        float sum = 0.0F;
+        for (std::int64_t first = 0; first < rows.width; first += tile) {
+            const std::int64_t length = rows.width - first < tile ? rows.width - first : tile;
+            __syncthreads();  // all threads have read the previous tile and the previous sum
+            if (!again || !is_one_tile()) {
+                load_tile(first, length, !again && rows.addend != nullptr);
+                __syncthreads();
+            }
+            if (threadIdx.x < 16) sum = add_lane(sum, static_cast<int>(length), step);
+        }
+        if (threadIdx.x < 32) sum = lane_tree(sum);
+        if (threadIdx.x == 0) shared[tile] = sum;
+        __syncthreads();
+        return shared[tile];
+    }
+
+    /// The elements of the thread's lane in the tile. Each addition waits only for the one before it: the next elements
+    /// are loaded meanwhile.
+    template <class Step>
+    __device__ float add_lane(float sum, int length, Step step) const {
+        constexpr int ahead = 8;
+        const auto lane = static_cast<int>(threadIdx.x);
+        const int size = (length - lane + 15) / 16, whole = size / ahead * ahead;
+        const float* const mine = shared + lane;
+        float now[ahead] = {}, next[ahead] = {};
+        for (int i = 0; whole > 0 && i < ahead; ++i) now[i] = mine[i * 16];
+#pragma unroll 2
+        for (int first = 0; first < whole; first += ahead) {
+            const bool more = first + ahead < whole;
+            for (int i = 0; more && i < ahead; ++i) next[i] = mine[(first + ahead + i) * 16];
+            for (int i = 0; i < ahead; ++i) sum = step(sum, now[i]);
+            for (int i = 0; i < ahead; ++i) now[i] = next[i];
+        }
+        for (int i = whole; i < size; ++i) sum = step(sum, mine[i * 16]);
+        return sum;
+    }
+
+    /// out = normed(value, gain, bias), zeros beyond `width`. gains: the thread's first batch, loaded before the sums
+    /// so that memory is not waited for now.
+    template <class Function>
+    __device__ void write(float (&gains)[batch][count], Function normed) const {
+        for (std::int64_t at = start; at < rows.out_stride; at += batch_columns) {
+            float values[batch][count] = {}, biases[batch][count] = {};
+            load_batch(is_one_tile() ? shared : x(), at, rows.width, values);
+            if (at != start) load_batch(rows.gain, at, rows.width, gains);
+            if (rows.bias != nullptr) load_batch(rows.bias, at, rows.width, biases);
+            each_access<count>(at, rows.out_stride, [&](int n, std::int64_t i) {
+                for (int v = 0; i < rows.width && v < count; ++v)
+                    values[n][v] = normed(values[n][v], gains[n][v], biases[n][v]);
+                store_act(rows.out_row(row), rows.bf16, i, values[n]);
+            });
+        }
+    }
+};
 
 /// Also add_rms_norm, if the rows have an addend.
 template <int count>
-__global__ void __launch_bounds__(max_row_threads) rms_norm_kernel(Rows rows) {
-    float* const shared = shared_memory<float>();
-    const std::int64_t row = blockIdx.x;
-    if (rows.addend != nullptr) add_to_row<count>(rows, row);
-    const float squares = row_sum<count>(rows.x + row * rows.x_stride, rows.width, shared, Squares{});
+__global__ void __launch_bounds__(max_row_threads, norm_blocks) rms_norm_kernel(Rows rows) {
+    const NormRow<count> row(rows, shared_memory<float>());
+    float gains[batch][count];
+    load_batch(rows.gain, row.start, rows.width, gains);
+    const float squares = row.sum(Squares{}, false);
     const float scale = 1.0F / __fsqrt_rn(squares / static_cast<float>(rows.width) + rows.eps);
-    write_row<count>(rows, row, [&](float value, float gain, float /*none*/) { return (value * scale) * gain; });
+    row.write(gains, [&](float value, float gain, float /*none*/) { return (value * scale) * gain; });
 }
 
 template <int count>
-__global__ void __launch_bounds__(max_row_threads) layer_norm_kernel(Rows rows) {
-    float* const shared = shared_memory<float>();
-    const std::int64_t row = blockIdx.x;
-    const float* const x = rows.x + row * rows.x_stride;
+__global__ void __launch_bounds__(max_row_threads, norm_blocks) layer_norm_kernel(Rows rows) {
+    const NormRow<count> row(rows, shared_memory<float>());
+    float gains[batch][count];
+    load_batch(rows.gain, row.start, rows.width, gains);
     const auto width = static_cast<float>(rows.width);
-    const float mean = row_sum<count>(x, rows.width, shared, Plain{}) / width;
-    const float squares = row_sum<count>(x, rows.width, shared, SquaresAround{mean});
+    const float mean = row.sum(Plain{}, false) / width;
+    const float squares = row.sum(SquaresAround{mean}, true);
     const float scale = 1.0F / __fsqrt_rn(squares / width + rows.eps);
-    write_row<count>(
-        rows, row, [&](float value, float gain, float bias) { return __fmaf_rn((value - mean) * scale, gain, bias); });
+    row.write(gains,
+              [&](float value, float gain, float bias) { return __fmaf_rn((value - mean) * scale, gain, bias); });
 }
 
 void launch_norm(const Stream& stream, void (*four)(Rows), void (*one)(Rows), const Rows& rows) {

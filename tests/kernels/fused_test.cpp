@@ -201,7 +201,7 @@ TEST_P(FusedContract, SumWithItsNormIsTheSumThenTheNorm) {
     on_devices([&](Device& device) {
         Numbers numbers(83);
         for (const DType act : {DType::bf16, DType::f32}) {
-            for (const std::int64_t width : {1, 17, 64, 2048, 9000}) {
+            for (const std::int64_t width : {1, 17, 64, 2048, 5000, 9000}) {
                 for (const std::int64_t num_rows : {1, 3, 17}) {
                     const std::int64_t stride = width + 16;
                     const std::vector<float> x = numbers.normals(num_rows * width);

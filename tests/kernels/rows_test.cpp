@@ -20,7 +20,7 @@ Guarded output_of(Device& device, const std::vector<float>& x, std::size_t num_b
     return out;
 }
 
-const std::vector<std::int64_t> widths = {1, 7, 8, 16, 17, 31, 64, 100, 256, 690, 2048, 9000};
+const std::vector<std::int64_t> widths = {1, 7, 8, 16, 17, 31, 64, 100, 256, 690, 2048, 5000, 9000};
 
 TEST_P(RowsTest, NormsAndActivationsEqualReference) {
     constexpr std::uint64_t seed = 51;
