@@ -3,7 +3,7 @@
 // taken for every discount; the others are gathered per lane, so that a bisection step reads few tokens. The kernels
 // run one after another:
 //   split     lanes of the tokens whose side is known; gathers the probabilities of the others
-//   discount  one block per node: the bisection, and which draft is accepted
+//   discount  one block per node: the bisection, narrowed by a bracket (discount.hpp), and which draft is accepted
 //   remove    subtracts the accepted mass from the target's, scaled to the chance that any draft is accepted
 //   mass      the sum of the residual
 #pragma once
@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(vocabulary_lanes) discount_kernel(DecideCall c
     const double p_sum = sum_of_lanes(node.rest, shared);
     const Gathered gathered(node, shared);
     const auto mass_at = [&](double gamma) { return p_sum + flushed(q_sum / gamma) + gathered.mass(gamma); };
-    const double gamma = min_gamma(node.num_drafts, mass_at);
+    const double margin = excess_margin(call.vocab_size, node.num_drafts);
+    const double gamma = min_gamma(node.num_drafts, mass_at, bracket_gamma(node.num_drafts, margin, mass_at));
     const double beta = mass_at(gamma);
     if (!first) return;
     for (int k = 0; k < node.num_drafts && state.taken_plus_one == 0; ++k) {
