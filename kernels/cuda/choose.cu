@@ -61,42 +61,61 @@ struct Search {
         return row.way == Way::all || reaches_eta(state, weight_of(row, logit, greatest_weight));
     }
 
-    __device__ void look_at(std::int64_t token, std::int64_t end) {
-        float logits[4];
+    /// Four adjacent tokens; -inf beyond `end`.
+    struct Logits {
+        float at[4];
+    };
+    [[nodiscard]] __device__ Logits load(std::int64_t token, std::int64_t end) const {
+        Logits logits;
+        for (int i = 0; i < 4; ++i) logits.at[i] = token + i < end ? row.logits[token + i] : minus_infinity();
+        return logits;
+    }
+
+    __device__ void look_at(std::int64_t token, Logits logits) {
         bool any = false;
         const float most = row.silent ? 0.0F : static_cast<float>(max_gumbel);
-        for (int i = 0; i < 4; ++i) {
-            logits[i] = token + i < end ? taken(row.logits[token + i]) : minus_infinity();
-            any = any || (possible(logits[i]) && distance(logits[i]) + most >= mark);
+        for (float& logit : logits.at) {
+            logit = taken(logit);
+            any = any || (possible(logit) && distance(logit) + most >= mark);
         }
         if (!any) return;
         const NoiseWords words = row.silent ? NoiseWords{} : words_of(row, token);
         for (int i = 0; i < 4; ++i) {
+            const float logit = logits.at[i];
             const float bound = row.silent ? 0.0F : static_cast<float>(gumbel_bound_of_bits(words.word[i]));
-            if (!possible(logits[i]) || distance(logits[i]) + bound < mark || !survives(logits[i])) continue;
-            take(draw_of(row, logits[i], static_cast<std::int32_t>(token + i), words.word[i]));
+            if (!possible(logit) || distance(logit) + bound < mark || !survives(logit)) continue;
+            take(draw_of(row, logit, static_cast<std::int32_t>(token + i), words.word[i]));
+        }
+    }
+
+    /// The thread's tokens of a part. The next logits are loaded before the current ones are looked at.
+    __device__ void look_at_part(const Range& part) {
+        std::int64_t token = part.first + 4 * std::int64_t{threadIdx.x};
+        Logits next = load(token, part.end);
+        for (; token < part.end; token += 4 * choose_threads) {
+            const Logits logits = next;
+            next = load(token + 4 * choose_threads, part.end);
+            look_at(token, logits);
         }
     }
 };
 
-/// The best draw after `before` among the results of one search over all parts of the row.
-__device__ Draw best_of_parts(const ChooseCall& call, int search, const Draw& before, Draw* room) {
+/// The best draw after `before` among the results of one search over all parts of the row. Each warp finds it.
+__device__ Draw best_of_parts(const ChooseCall& call, int search, const Draw& before) {
     const Draw* const draws = call.draws_of(search);
     Draw best = no_draw();
-    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads) {
+    for (int part = static_cast<int>(threadIdx.x % 32); part < call.num_parts; part += 32) {
         if (comes_after(draws[part], before)) best = better_of(best, draws[part]);
     }
-    return block_best(best, room);
+    return warp_best(best);
 }
 
 /// A draw that search `number` can find at least, so that it can skip worse ones. First search: the draw of the most
 /// probable token. Later searches: the best result of the previous search that comes after `before`.
 __device__ Draw known_draw(const ChooseCall& call, const ChosenRow& row, const RowState& state, int number,
-                           const Draw& before, Draw* room) {
-    if (number > 0) return best_of_parts(call, number - 1, before, room);
-    if (threadIdx.x == 0) room[0] = draw_of(row, greatest_logit(state), most_probable(state));
-    __syncthreads();
-    return room[0];
+                           const Draw& before) {
+    if (number > 0) return best_of_parts(call, number - 1, before);
+    return draw_of(row, greatest_logit(state), most_probable(state));
 }
 
 __global__ void __launch_bounds__(choose_threads) search_kernel(ChooseCall call, int number) {
@@ -104,15 +123,11 @@ __global__ void __launch_bounds__(choose_threads) search_kernel(ChooseCall call,
     if (row.way != Way::all && row.way != Way::eta) return;
     const RowState& state = call.states[blockIdx.x];
     if (state.best == 0) return;
-    auto* const room = shared_memory<Draw>();
-    const Draw before = number == 0 ? first_of_all() : best_of_parts(call, number - 1, first_of_all(), room);
-    __syncthreads();
+    const Draw before = number == 0 ? first_of_all() : best_of_parts(call, number - 1, first_of_all());
     Search search(row, state, before);
-    search.take(known_draw(call, row, state, number, before, room));
-    const Range part = part_of(call);
-    for (std::int64_t v = part.first + 4 * std::int64_t{threadIdx.x}; v < part.end; v += 4 * choose_threads)
-        search.look_at(v, part.end);
-    const Draw best = block_best(search.best, room);
+    search.take(known_draw(call, row, state, number, before));
+    search.look_at_part(part_of(call));
+    const Draw best = block_best(search.best, shared_memory<Draw>());
     if (threadIdx.x == 0) call.draws_of(number)[blockIdx.y] = best;
 }
 
@@ -122,7 +137,7 @@ __device__ std::int32_t choose_token(const ChooseCall& call, const ChosenRow& ro
     if (row.way == Way::none || state.undecided != 0) return -1;
     if (state.best == 0) return 0;  // no possible token (all NaN): must end the item, not the program
     if (row.way == Way::greedy) return most_probable(state);
-    if (row.way != Way::few) return best_of_parts(call, 0, first_of_all(), reinterpret_cast<Draw*>(shared)).token;
+    if (row.way != Way::few) return best_of_parts(call, 0, first_of_all()).token;
     Few few = few_in(shared);
     const std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * max_candidates;
     return take_few(few, row, state, list) ? next_of_few(few, row, first_of_all()).token : -1;
@@ -153,31 +168,32 @@ __device__ void keep_row(const ChooseCall& call, const ChosenRow& row, const Row
 }
 
 /// Writes the most probable token and the row's draws to drawn [1 + num_draws]. Call after keep_row.
-__device__ void draw_tokens(const ChooseCall& call, const ChosenRow& row, const RowState& state, Few& few, Drawn* drawn,
-                            unsigned char* shared) {
+__device__ void draw_of_few(const ChooseCall& call, const ChosenRow& row, Few& few, Drawn* drawn) {
     const bool first = threadIdx.x == 0;
+    const std::int32_t greatest = most_probable_of(few, row);
+    const double most = weight_in(few, greatest);
+    if (first) drawn[0] = drawn_of(row, greatest, most);
     Draw draw = first_of_all();
-    if (row.way == Way::few) {
-        const std::int32_t greatest = most_probable_of(few, row);
-        const double most = weight_in(few, greatest);
-        if (first) drawn[0] = drawn_of(row, greatest, most);
-        for (int i = 0; i < call.num_draws; ++i) {
-            draw = next_of_few(few, row, draw);
-            if (!is_draw(draw)) return;
-            const double probability = weight_in(few, draw.token);
-            if (first) drawn[1 + i] = drawn_of(row, draw.token, probability);
-        }
-        return;
-    }
-    const double max_weight = log_weight(row, greatest_logit(state));
-    const auto probability_of = [&](std::int32_t token) {
-        return flushed(weight_of(row, taken(row.logits[token]), max_weight) / sum_of_survivors(row, state));
-    };
-    if (first) drawn[0] = drawn_of(row, most_probable(state), probability_of(most_probable(state)));
     for (int i = 0; i < call.num_draws; ++i) {
-        draw = best_of_parts(call, i, first_of_all(), reinterpret_cast<Draw*>(shared));
+        draw = next_of_few(few, row, draw);
         if (!is_draw(draw)) return;
-        if (first) drawn[1 + i] = drawn_of(row, draw.token, probability_of(draw.token));
+        const double probability = weight_in(few, draw.token);
+        if (first) drawn[1 + i] = drawn_of(row, draw.token, probability);
+    }
+}
+
+/// The same for draws found by searches, each by one warp.
+__device__ void draw_of_parts(const ChooseCall& call, const ChosenRow& row, const RowState& state, Drawn* drawn) {
+    const double max_weight = log_weight(row, greatest_logit(state));
+    for (int i = static_cast<int>(threadIdx.x / 32); i <= call.num_draws; i += choose_threads / 32) {
+        std::int32_t token = most_probable(state);
+        if (i > 0) {
+            const Draw draw = best_of_parts(call, i - 1, first_of_all());
+            if (!is_draw(draw)) return;
+            token = draw.token;
+        }
+        const double weight = weight_of(row, taken(row.logits[token]), max_weight);
+        if (threadIdx.x % 32 == 0) drawn[i] = drawn_of(row, token, flushed(weight / sum_of_survivors(row, state)));
     }
 }
 
@@ -197,11 +213,13 @@ __device__ void weigh_row(const ChooseCall& call, const ChosenRow& row, const Ro
     }
     keep_row(call, row, state, few);
     __syncthreads();
-    if (draws) draw_tokens(call, row, state, few, drawn, shared);
+    if (!draws) return;
+    if (row.way == Way::few) return draw_of_few(call, row, few, drawn);
+    draw_of_parts(call, row, state, drawn);
 }
 
 __global__ void __launch_bounds__(choose_threads) decide_kernel(ChooseCall call) {
-    const ChosenRow row = call.rows[blockIdx.x];
+    const ChosenRow& row = call.rows[blockIdx.x];
     const RowState& state = call.states[blockIdx.x];
     auto* const shared = shared_memory<unsigned char>();
     if (row.weighs) {
@@ -339,7 +357,7 @@ void launch_all(const Stream& stream, const ChooseCall& call, std::int64_t num_r
     const dim3 a_row(rows), parts(rows, static_cast<unsigned>(call.num_parts)), lanes(rows, num_lane_groups);
     const dim3 threads(choose_threads), of_lanes(lane_threads_for(call.vocab_size));
     constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double), tile_bytes = lane_tile_bytes(1);
-    constexpr std::size_t room_bytes = choose_threads * sizeof(Draw);
+    constexpr std::size_t room_bytes = choose_threads / 32 * sizeof(Draw);
     if (needs.penalty) launch(stream, penalise_kernel, a_row, threads, 0, call);
     launch(stream, scan_kernel, parts, threads, 0, call);
     if (needs.survey) {

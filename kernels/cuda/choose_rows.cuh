@@ -144,7 +144,11 @@ __device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::
     return {log_weight(row, logit) + (row.silent ? 0.0 : static_cast<double>(gumbel_of_bits(bits))), token};
 }
 __device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::int32_t token) {
-    return draw_of(row, logit, token, row.silent ? 0 : words_of(row, token).word[token % 4]);
+    if (row.silent) return draw_of(row, logit, token, 0);
+    const NoiseWords words = words_of(row, token);
+    const std::uint32_t low = token % 2 == 0 ? words.word[0] : words.word[1],
+                        high = token % 2 == 0 ? words.word[2] : words.word[3];  // no index: words stay in registers
+    return draw_of(row, logit, token, token % 4 < 2 ? low : high);
 }
 
 __device__ __forceinline__ Draw no_draw() {
@@ -166,16 +170,21 @@ __device__ __forceinline__ Draw better_of(const Draw& a, const Draw& b) {
     return second ? b : a;
 }
 
-/// Returns the best of all threads' draws to all threads. room: [blockDim.x].
+/// Returns the best of a warp's draws to all its lanes.
+__device__ __forceinline__ Draw warp_best(Draw best) {
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        best = better_of(
+            best, {__shfl_xor_sync(full_warp, best.score, lanes), __shfl_xor_sync(full_warp, best.token, lanes)});
+    return best;
+}
+
+/// Returns the best of all threads' draws to all threads. room: [blockDim.x / 32].
 __device__ inline Draw block_best(const Draw& mine, Draw* room) {
+    const Draw of_warp = warp_best(mine);
     __syncthreads();
-    room[threadIdx.x] = mine;
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) room[threadIdx.x] = better_of(room[threadIdx.x], room[threadIdx.x + half]);
-        __syncthreads();
-    }
-    return room[0];
+    return warp_best(threadIdx.x % 32 < blockDim.x / 32 ? room[threadIdx.x % 32] : no_draw());
 }
 
 }  // namespace longhaul::kernels::cuda
