@@ -218,7 +218,7 @@ __device__ void weigh_row(const ChooseCall& call, const ChosenRow& row, const Ro
     draw_of_parts(call, row, state, drawn);
 }
 
-__global__ void __launch_bounds__(choose_threads) decide_kernel(ChooseCall call) {
+__global__ void __launch_bounds__(choose_threads, 1) decide_kernel(ChooseCall call) {
     const ChosenRow& row = call.rows[blockIdx.x];
     const RowState& state = call.states[blockIdx.x];
     auto* const shared = shared_memory<unsigned char>();

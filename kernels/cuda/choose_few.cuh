@@ -15,7 +15,7 @@ struct Few {
     std::uint16_t* lane_order;  ///< [max_candidates]: candidate indices by lane of the sum, then token
     double* lanes;              ///< [vocabulary_lanes]
     Draw* room;                 ///< [choose_threads]
-    std::int32_t* counter;      ///< [2]
+    std::int32_t* counter;      ///< [1]
     int size;                   ///< number of candidates
     int left;                   ///< candidates that are not filtered
     double sum;                 ///< of the survivors' weights; set only if row.weighs
@@ -36,9 +36,26 @@ __device__ inline Few few_in(unsigned char* shared) {
     return few;
 }
 
+/// Up to this size, counting what comes before each index takes less time than the barriers of a sorting network.
+constexpr int max_ranked = 128;
+
+template <class Less>
+__device__ void rank_places(std::uint16_t* order, int size, Less less) {
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
+        int rank = 0;
+#pragma unroll 4
+        for (int other = 0; other < size; ++other)
+            rank += less(static_cast<std::uint16_t>(other), static_cast<std::uint16_t>(i)) ? 1 : 0;
+        order[rank] = static_cast<std::uint16_t>(i);
+    }
+    __syncthreads();
+}
+
 /// Sorts the indices 0..size-1 by `less`, a total order. Called by the whole block.
 template <class Less>
 __device__ void sort_places(std::uint16_t* order, int size, Less less) {
+    if (size <= max_ranked) return rank_places(order, size, less);
     int padded = 1;
     while (padded < size) padded *= 2;
     const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -120,21 +137,32 @@ __device__ inline void divide_weights(const Few& few, double by) {
 }
 
 /// Number of sorted weights that reach top_p, summed one by one; -1: the gathered candidates do not suffice to decide.
-/// One thread computes it, because every sum is an operand of the next.
+/// Called by the whole block. One thread adds, because every sum is an operand of the next; all threads compare.
 __device__ inline int prefix_of(const Few& few, const ChosenRow& row, std::int64_t all) {
     const double hopeless = (1.0 - row.top_p) / static_cast<double>(all);  // the host ignores smaller weights
-    constexpr int ahead = 8;                                               // loads issued before the sum
-    double sum = 0;
-    for (int first = 0; first < few.left; first += ahead) {
-        double next[ahead];
-        for (int i = 0; i < ahead; ++i) next[i] = first + i < few.left ? few.weight[few.order[first + i]] : -1.0;
-        for (int i = 0; i < ahead && first + i < few.left; ++i) {
-            if (!(sum < row.top_p) && first + i >= row.min_keep) return first + i;
-            if (next[i] < hopeless) return -1;
-            sum += next[i];
+    double before = 0;
+    for (int first = 0; first < few.left; first += choose_threads) {
+        const auto weight_at = [&](int i) { return first + i < few.left ? few.weight[few.order[first + i]] : 0.0; };
+        const auto thread = static_cast<int>(threadIdx.x);
+        __syncthreads();  // all threads have read the sums
+        few.lanes[thread] = weight_at(thread);
+        __syncthreads();
+        if (thread == 0) run_sums(few.lanes, choose_threads, before);
+        __syncthreads();
+        for (int i = thread % 32; i < choose_threads; i += 32) {
+            const int place = first + i;
+            const double sum = i == 0 ? before : few.lanes[i - 1];
+            const bool ends = place < few.left && !(sum < row.top_p) && place >= row.min_keep;
+            const bool fails = place < few.left && weight_at(i) < hopeless;
+            const unsigned ending = __ballot_sync(full_warp, ends ? 1 : 0),
+                           deciding = ending | __ballot_sync(full_warp, fails ? 1 : 0);
+            if (deciding == 0) continue;
+            const int at = __ffs(static_cast<int>(deciding)) - 1;
+            return (ending >> at & 1U) != 0 ? place - thread % 32 + at : -1;
         }
+        before = few.lanes[choose_threads - 1];
     }
-    const bool enough = !(sum < row.top_p) && few.left >= row.min_keep;
+    const bool enough = !(before < row.top_p) && few.left >= row.min_keep;
     return enough || few.left == all ? few.left : -1;
 }
 
@@ -180,9 +208,7 @@ __device__ inline void keep_top_k(Few& few, const ChosenRow& row) {
 __device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState& state) {
     divide_weights(few, row.top_k > 0 ? sum_of_weights(few) : state.sum);
     sort_by_weight(few);
-    if (threadIdx.x == 0) few.counter[1] = prefix_of(few, row, row.top_k > 0 ? few.left : state.num_possible);
-    __syncthreads();
-    const int kept = few.counter[1];
+    const int kept = prefix_of(few, row, row.top_k > 0 ? few.left : state.num_possible);
     if (kept < 0) return false;
     keep_first(few, kept > 1 ? kept : 1);
     if (row.min_p > 0 || row.eta > 0) divide_weights(few, sum_of_weights(few));

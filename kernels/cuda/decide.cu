@@ -129,13 +129,6 @@ struct Passed {
     std::int32_t last;
 };
 
-/// Replaces values by their running sums, the first of them added to `before`: one chain of additions, in ascending
-/// order. Called by one thread, which is all that a chain occupies.
-__device__ void run_sums(double* values, int count, double before) {
-    add_in_order(
-        before, count, [&](int i) { return values[i]; }, [&](int i, double sum) { values[i] = sum; });
-}
-
 /// The first of `count` running sums that `mark` is below, -1: none. Called by one whole warp.
 __device__ int first_above(const double* sums, int count, double mark) {
     for (int first = 0; first < count; first += 32) {

@@ -50,6 +50,13 @@ __device__ __forceinline__ double add_in_order(double sum, int count, Value valu
     return add_in_order(sum, count, value, [](int, double) {});
 }
 
+/// Replaces values by their running sums, the first of them added to `before`: one chain of additions, in ascending
+/// order. Called by one thread, which is all that a chain occupies. count: a multiple of add_ahead.
+__device__ inline void run_sums(double* values, int count, double before) {
+    add_in_order(
+        before, count, [&](int i) { return values[i]; }, [&](int i, double sum) { values[i] = sum; });
+}
+
 /// The steps of a tile, of all lanes of a group. Steps beyond the row's end have terms of 0, which add nothing.
 struct LaneTile {
     std::int64_t first_token;  ///< of lane 0 of the group
