@@ -7,8 +7,8 @@
 // to them in doubles. Sums are in 1024 lanes (lane_sums.cuh), so that many blocks share a row. The kernels run one
 // after another (k-seq replaces the first three):
 //   rest   lanes of the draft's mass (drafts without replacement)
-//   try    one block per node: adds the lanes, and decides whether the next draft is accepted
-//   take   subtracts the rejected draft's distribution, and adds up the residual
+//   try    one block per node: decides whether the first draft is accepted
+//   take   subtracts a rejected draft's distribution, adds up the residual, and tries the next draft (last block)
 //   sums   lanes and chunks of the final residual
 //   draw   one block per node: the token where the running sum passes the node's random number
 #include <algorithm>
@@ -38,33 +38,38 @@ __device__ double chance_of(const DecideCall& call, const TriedNode& node, const
     return state.rest_mass > 0 ? flushed(rest_of(node, k, draft.token) / state.rest_mass) : 0.0;
 }
 
-/// Tries draft `k`. Also runs after the last draft, to compute the sum of the residual.
-__global__ void __launch_bounds__(choose_threads) try_kernel(DecideCall call, int k) {
-    const TriedNode node = call.nodes[blockIdx.x];
-    NodeState state = call.states[blockIdx.x];
-    if (!state.is_open() || k > node.num_drafts) return;
-    state.num_rejected = k;
-    auto* const shared = shared_memory<double>();
-    if (k > 0) state.mass = sum_of_lanes(node.lanes, shared);
+/// Tries draft `k` of an open node, by one block. Also called after the last draft, for the sum of the residual.
+/// shared: [vocabulary_lanes].
+__device__ void try_draft(const DecideCall& call, int k, double* shared) {
+    const TriedNode& node = call.nodes[blockIdx.x];
+    const double mass = k > 0 ? sum_of_lanes(node.lanes, shared) : 0.0;
     __syncthreads();
-    if (shrinks(call, node)) state.rest_mass = sum_of_lanes(node.rest, shared);
+    const double rest_mass = shrinks(call, node) ? sum_of_lanes(node.rest, shared) : 0.0;
     if (threadIdx.x != 0) return;
+    NodeState& state = call.states[blockIdx.x];
+    state.arrived = 0;
+    state.num_rejected = k;
+    state.mass = mass;
+    state.rest_mass = rest_mass;
     if (!(node.target->sum > 0)) state.undecided = 1;
-    if (k < node.num_drafts && state.undecided == 0) {
-        const TriedDraft draft = node.drafts[k];
-        const bool is_known = draft.from == nullptr || draft.from->sum > 0;
-        const bool is_weighed = k == 0 || !shrinks(call, node) || state.rest_mass >= min_mass;
-        if (!is_known || !is_weighed) {
-            state.undecided = 1;
-        } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, draft.token)) {
-            state.taken_plus_one = k + 1;
-        }
+    if (k >= node.num_drafts || state.undecided != 0) return;
+    const TriedDraft draft = node.drafts[k];
+    const bool is_known = draft.from == nullptr || draft.from->sum > 0;
+    const bool is_weighed = k == 0 || !shrinks(call, node) || rest_mass >= min_mass;
+    if (!is_known || !is_weighed) {
+        state.undecided = 1;
+    } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, draft.token)) {
+        state.taken_plus_one = k + 1;
     }
-    call.states[blockIdx.x] = state;
 }
 
+__global__ void __launch_bounds__(choose_threads) try_first_kernel(DecideCall call) {
+    try_draft(call, 0, shared_memory<double>());
+}
+
+/// Subtracts draft `k`, which was rejected. The last block of a node then tries the next draft.
 __global__ void __launch_bounds__(max_lane_threads) take_kernel(DecideCall call, int k) {
-    const TriedNode node = call.nodes[blockIdx.x];
+    const TriedNode& node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open() || k >= node.num_drafts) return;
     const TriedDraft draft = node.drafts[k];
@@ -87,7 +92,9 @@ __global__ void __launch_bounds__(max_lane_threads) take_kernel(DecideCall call,
         sums[0] = less;
     };
     double* const sums[2] = {node.lanes, node.rest};
-    sum_lanes<2>(call.vocab_size, blockIdx.y, shared_memory<double>(), sums, take);
+    auto* const shared = shared_memory<double>();
+    sum_lanes<2>(call.vocab_size, blockIdx.y, shared, sums, take);
+    if (is_last_of_node(call)) try_draft(call, k + 1, shared);
 }
 
 /// Sums of the final residual over chunks [32 blockIdx, + 32). All warps compute the probabilities of a piece of these
@@ -316,18 +323,15 @@ struct Shapes {
 void launch_trials(const Stream& stream, const DecideCall& call, const Shapes& shapes, std::size_t max_drafts) {
     if (call.rule == TrialRule::recursive)
         launch(stream, rest_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(1), call);
-    for (std::size_t k = 0; k <= max_drafts; ++k) {
-        launch(stream, try_kernel, shapes.a_node, dim3(choose_threads), lane_bytes, call, static_cast<int>(k));
-        if (k == max_drafts) break;
+    launch(stream, try_first_kernel, shapes.a_node, dim3(choose_threads), lane_bytes, call);
+    for (std::size_t k = 0; k < max_drafts; ++k)
         launch(stream, take_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(2), call, static_cast<int>(k));
-    }
 }
 
 void launch_k_seq(const Stream& stream, const DecideCall& call, const Shapes& shapes) {
     launch(stream, split_kernel, shapes.lanes, shapes.of_lanes, split_bytes, call);
     launch(stream, discount_kernel, shapes.a_node, dim3(vocabulary_lanes), discount_bytes, call);
     launch(stream, remove_kernel, shapes.lanes, shapes.of_lanes, lane_tile_bytes(1), call);
-    launch(stream, mass_kernel, shapes.a_node, dim3(choose_threads), lane_bytes, call);
 }
 
 void launch_all(const Stream& stream, const DecideCall& call, std::span<const NodeTrials> nodes) {

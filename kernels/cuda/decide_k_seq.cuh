@@ -4,8 +4,8 @@
 // run one after another:
 //   split     lanes of the tokens whose side is known; gathers the probabilities of the others
 //   discount  one block per node: the bisection, narrowed by a bracket (discount.hpp), and which draft is accepted
-//   remove    subtracts the accepted mass from the target's, scaled to the chance that any draft is accepted
-//   mass      the sum of the residual
+//   remove    subtracts the accepted mass from the target's, scaled to the chance that any draft is accepted,
+//             and adds up the residual
 #pragma once
 
 #include "kernels/cuda/decide_nodes.cuh"
@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(max_lane_threads) remove_kernel(DecideCall cal
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open() || state.num_rejected == 0) return;
-    sum_lanes(call.vocab_size, blockIdx.y, shared_memory<double>(), node.lanes, [&](std::int64_t v) {
+    auto* const shared = shared_memory<double>();
+    sum_lanes(call.vocab_size, blockIdx.y, shared, node.lanes, [&](std::int64_t v) {
         const double q = probability(*node.target, v), p = probability(*node.drafts[0].from, v);
         const double discounted = flushed(q / state.gamma);
         const double less = difference(q, flushed((discounted < p ? discounted : p) * state.scale));
@@ -202,14 +203,11 @@ __global__ void __launch_bounds__(max_lane_threads) remove_kernel(DecideCall cal
         node.less[v] = less;
         return less;
     });
-}
-
-__global__ void __launch_bounds__(choose_threads) mass_kernel(DecideCall call) {
-    const TriedNode node = call.nodes[blockIdx.x];
-    NodeState& state = call.states[blockIdx.x];
-    if (!state.is_open() || state.num_rejected == 0) return;
-    const double mass = sum_of_lanes(node.lanes, shared_memory<double>());
-    if (threadIdx.x == 0) state.mass = mass;
+    if (!is_last_of_node(call)) return;
+    const double mass = sum_of_lanes(node.lanes, shared);
+    if (threadIdx.x != 0) return;
+    call.states[blockIdx.x].mass = mass;
+    call.states[blockIdx.x].arrived = 0;
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -35,6 +35,7 @@ struct NodeState {
     std::int32_t num_rejected;  ///< drafts whose distributions were subtracted from the target's
     std::int32_t taken_plus_one;
     std::uint32_t undecided;
+    unsigned arrived;  ///< blocks of the running kernel that have written their part; 0 between kernels
 
     [[nodiscard]] __device__ bool is_open() const { return taken_plus_one == 0 && undecided == 0; }
 };
@@ -77,6 +78,20 @@ __device__ __forceinline__ double rest_of(const TriedNode& node, int num_drawn, 
 
 __device__ __forceinline__ double difference(double left, double less) {
     return left > less ? flushed(left - less) : 0.0;
+}
+
+/// Whether this block is the last of its node (blockIdx.x) to arrive here, so that it can read what the others wrote.
+/// Called by the whole block, after its own writes. The last block must set `arrived` to 0.
+__device__ inline bool is_last_of_node(const DecideCall& call) {
+    auto* const before = shared_memory<unsigned>();
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *before = atomicAdd(&call.states[blockIdx.x].arrived, 1U);
+    __syncthreads();
+    const bool is_last = *before + 1 == gridDim.y;
+    __syncthreads();  // all threads have read `before`: shared memory may be overwritten
+    __threadfence();
+    return is_last;
 }
 
 /// Whether the drafts' own distribution shrinks with each draw.

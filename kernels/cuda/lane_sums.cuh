@@ -112,21 +112,20 @@ __device__ void sum_lanes(std::int64_t vocab_size, unsigned group, double* share
 }
 
 /// Adds the lanes of a sum over tokens as a balanced tree; returns the sum to all threads. lanes: [vocabulary_lanes],
-/// written before by any threads; overwritten. For blocks of at least 256 threads: the tree's first two levels are in
-/// registers, the last five in one warp.
+/// written before by any threads; overwritten. The tree's first two levels are in registers, the last five in one warp.
 __device__ inline double tree_of_lanes(double* lanes) {
     constexpr unsigned quarter = vocabulary_lanes / 4;
-    const unsigned i = threadIdx.x;
     __syncthreads();
-    if (i < quarter) lanes[i] = (lanes[i] + lanes[i + 2 * quarter]) + (lanes[i + quarter] + lanes[i + 3 * quarter]);
+    for (unsigned i = threadIdx.x; i < quarter; i += blockDim.x)
+        lanes[i] = (lanes[i] + lanes[i + 2 * quarter]) + (lanes[i + quarter] + lanes[i + 3 * quarter]);
     for (unsigned half = quarter / 2; half >= 32; half /= 2) {
         __syncthreads();
-        if (i < half) lanes[i] += lanes[i + half];
+        for (unsigned i = threadIdx.x; i < half; i += blockDim.x) lanes[i] += lanes[i + half];
     }
-    if (i < 32) {
-        double sum = lanes[i];  // written by this thread
+    if (threadIdx.x < 32) {
+        double sum = lanes[threadIdx.x];  // written by this thread
         for (int half = 16; half > 0; half /= 2) sum += __shfl_down_sync(full_warp, sum, half);
-        if (i == 0) lanes[0] = sum;
+        if (threadIdx.x == 0) lanes[0] = sum;
     }
     __syncthreads();
     return lanes[0];
