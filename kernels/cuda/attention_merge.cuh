@@ -184,6 +184,7 @@ struct MergedDimension {
 /// Grid [rows of the round, q_heads]. `many`: whether a row may have many_entries or more.
 template <bool tensor, bool many>
 __global__ void __launch_bounds__(attention_threads, many ? 4 : 8) merge_kernel(MergeArgs args) {
+    let_next_start();
     constexpr int loads = merge_loads(many);
     const PlanRow row = args.rows[blockIdx.x];
     const int head = static_cast<int>(blockIdx.y);

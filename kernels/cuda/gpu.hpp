@@ -33,6 +33,20 @@ __device__ __forceinline__ int reread_thread() {
     return thread;
 }
 
+/// In a kernel launched early(): waits until the call before has ended and all it wrote can be read.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next call start if it is an early one and all blocks of this one have come here. It still waits for their
+/// end.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 /// Asynchronous copy of 16 bytes that bypasses L1; both addresses must be aligned to 16. Complete for this thread after
 /// wait_copies, and for other threads after a barrier that follows it.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {

@@ -13,18 +13,24 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Position of a call: after all earlier calls of a stream, or concurrent with the next one.
+/// Position of a call: after all earlier calls of a stream, or concurrent with the next one or the one before.
 struct Place {
     Place(const Stream& stream) : stream(stream) {}  // implicit: a stream can be passed as a place
-    Place(const Stream& stream, bool beside) : stream(stream), beside(beside) {}
+    Place(const Stream& stream, bool beside, bool early) : stream(stream), beside(beside), early(early) {}
     const Stream& stream;
-    bool beside = false;
+    bool beside = false, early = false;
 };
 
 /// Runs the launched kernel concurrently with the next call on the stream; neither waits for the other. For two kernels
 /// that leave multiprocessors idle, and neither of which accesses what the other writes.
 inline Place beside_the_next(const Stream& stream) {
-    return {stream, true};
+    return {stream, true, false};
+}
+
+/// The launched kernel may start when all blocks of the call before have called let_next_start() or have ended. All its
+/// threads call wait_for_previous(), and before that they read only what no call of a pass writes: weights.
+inline Place early(const Stream& stream) {
+    return {stream, false, true};
 }
 
 /// The parameters of a call, each at a multiple of 16 bytes.
@@ -99,7 +105,8 @@ void launch(const Place& place, void (*kernel)(Params...), dim3 grid, dim3 block
                           .grid = {grid.x, grid.y, grid.z},
                           .block = {block.x, block.y, block.z},
                           .shared_bytes = shared_bytes,
-                          .beside = place.beside};
+                          .beside = place.beside,
+                          .early = place.early};
     place.stream.launches().add(call, parameters.bytes());
 }
 

@@ -3,9 +3,8 @@
 // The contents of lists and graphs, and which call waits for which, are decided in launches.cpp, which the emulation
 // also runs.
 //
-// Programmatic dependent launches (sm_90), where a kernel starts while the previous one ends, are not used. Every
-// thread of every kernel would have to wait for the previous kernel at its start, and the emulation cannot detect a
-// missing wait.
+// An early call is a programmatic dependent launch, which GPUs before sm_90 do not have: there it starts like any
+// other.
 #include <memory>
 #include <set>
 #include <vector>
@@ -38,6 +37,11 @@ cudaKernelNodeParams node_of(const KernelCall& call, std::vector<void*>& argumen
     return node;
 }
 
+/// Not after a pair, and not as the first call of a list: what was done to the stream before may have written weights.
+bool starts_early(const LaunchList& list, std::size_t i) {
+    return list[i].early && list.before(i).size() == 1;
+}
+
 struct Destroy {
     void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
     void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
@@ -47,7 +51,8 @@ struct Destroy {
 
 class CudaGraph final : public Graph {
   public:
-    CudaGraph(NativeStream stream, const LaunchList& list) : stream_(stream) {
+    CudaGraph(NativeStream stream, const LaunchList& list, bool allows_early)
+        : stream_(stream), allows_early_(allows_early) {
         cudaGraph_t graph{};
         check(cudaGraphCreate(&graph, 0));
         graph_.reset(graph);
@@ -68,14 +73,27 @@ class CudaGraph final : public Graph {
     void add_node(const LaunchList& list, std::size_t i) {
         std::vector<cudaGraphNode_t> before;
         for (const std::size_t b : list.before(i)) before.push_back(nodes_[b]);
+        const bool is_early = allows_early_ && starts_early(list, i);
         std::vector<void*> arguments = arguments_of(list, i);
         const cudaKernelNodeParams node = node_of(list[i], arguments);
         cudaGraphNode_t added{};
-        check(cudaGraphAddKernelNode(&added, graph_.get(), before.data(), before.size(), &node));
+        check(cudaGraphAddKernelNode(&added, graph_.get(), before.data(), is_early ? 0 : before.size(), &node));
+        if (is_early) start_early(before.front(), added);
         nodes_.push_back(added);
+    }
+    void start_early(cudaGraphNode_t before, cudaGraphNode_t added) {
+        cudaGraphEdgeData edge{};
+        edge.from_port = cudaGraphKernelNodePortProgrammatic;
+        edge.type = cudaGraphDependencyTypeProgrammatic;
+#if CUDART_VERSION >= 13000
+        check(cudaGraphAddDependencies(graph_.get(), &before, &added, &edge, 1));
+#else
+        check(cudaGraphAddDependencies_v2(graph_.get(), &before, &added, &edge, 1));
+#endif
     }
 
     NativeStream stream_;
+    bool allows_early_;
     std::unique_ptr<CUgraph_st, Destroy> graph_;  ///< its nodes identify those of the executable
     std::unique_ptr<CUgraphExec_st, Destroy> executable_;
     std::vector<cudaGraphNode_t> nodes_;
@@ -118,7 +136,7 @@ class SideStream {
 
 class CudaLauncher final : public Launcher {
   public:
-    explicit CudaLauncher(NativeStream stream) : stream_(stream) {}
+    explicit CudaLauncher(NativeStream stream) : stream_(stream), allows_early_(compute_capability() >= 9) {}
 
     void launch(const LaunchList& list) override {
         for (std::size_t i = 0; i < list.size(); ++i) {
@@ -133,7 +151,7 @@ class CudaLauncher final : public Launcher {
         }
     }
     std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
-        return std::make_unique<CudaGraph>(stream_, list);  // launch() has already prepared its kernels
+        return std::make_unique<CudaGraph>(stream_, list, allows_early_);  // launch() has already prepared its kernels
     }
 
   private:
@@ -141,8 +159,24 @@ class CudaLauncher final : public Launcher {
         const KernelCall& call = list[i];
         prepare(call.kernel);
         std::vector<void*> arguments = arguments_of(list, i);
-        check(cudaLaunchKernel(call.kernel, dimensions(call.grid), dimensions(call.block), arguments.data(),
-                               call.shared_bytes, stream));
+        cudaLaunchAttribute early{};
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t config{};
+        config.gridDim = dimensions(call.grid);
+        config.blockDim = dimensions(call.block);
+        config.dynamicSmemBytes = call.shared_bytes;
+        config.stream = stream;
+        config.attrs = &early;
+        config.numAttrs = allows_early_ && starts_early(list, i) ? 1 : 0;
+        check(cudaLaunchKernelExC(&config, call.kernel, arguments.data()));
+    }
+    /// The major number of the calling thread's GPU.
+    static int compute_capability() {
+        int gpu = 0, major = 0;
+        check(cudaGetDevice(&gpu));
+        check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+        return major;
     }
     /// Allows the kernel more than 48 KB of shared memory. Done once, for the maximum that later launches can use.
     void prepare(const void* kernel) {
@@ -157,6 +191,7 @@ class CudaLauncher final : public Launcher {
     }
 
     NativeStream stream_;
+    bool allows_early_;
     std::set<const void*> prepared_;
     std::unique_ptr<SideStream> side_;
 };

@@ -66,7 +66,7 @@ bool LaunchList::turns_into(const LaunchList& other, std::size_t most, std::vect
     if (size() != other.size()) return false;
     for (std::size_t i = 0; i < size(); ++i) {
         const KernelCall &mine = calls_[i], &theirs = other.calls_[i];
-        if (mine.kernel != theirs.kernel || mine.beside != theirs.beside) return false;
+        if (mine.kernel != theirs.kernel || mine.beside != theirs.beside || mine.early != theirs.early) return false;
         if (mine == theirs && std::memcmp(parameters(i), other.parameters(i), mine.type->num_bytes) == 0) continue;
         if (changed.size() == most) return false;
         changed.push_back(i);

@@ -39,6 +39,7 @@ struct KernelCall {
     Extent grid{}, block{};
     std::size_t shared_bytes = 0;
     bool beside = false;  ///< concurrent with the next call: neither waits for the other, and later calls wait for both
+    bool early = false;   ///< may start before the previous call has ended, for whose end it then waits itself
 
     friend bool operator==(const KernelCall&, const KernelCall&) = default;
 };

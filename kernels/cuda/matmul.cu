@@ -88,7 +88,7 @@ class Product {
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
-        launch(stream_, stream_matmul<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
+        launch(early(stream_), stream_matmul<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
                Shape::shared_bytes(warps), job_);
     }
 

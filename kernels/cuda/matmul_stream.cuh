@@ -4,7 +4,7 @@
 // A warp computes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block compute different
 // slices of the same outputs. Both operands go through a queue of `stages` steps in shared memory, which is the warp's
 // own: no warp waits for another one until its sums are complete. This keeps 48 to 96 KB per multiprocessor in flight
-// without using registers.
+// without using registers. The first weights are fetched while the kernel before still runs (early()).
 //
 // Each block fetches inputs from L2: NT / (2 MT) bytes of inputs per byte of weights. That is why more rows use more
 // tiles, and why tile_matmul takes over above 16 rows.
@@ -80,13 +80,15 @@ struct SliceQueue {
         return (row < last_row ? row : last_row) * row_bytes;
     }
 
-    __device__ void fetch(int step, int place) const {
+    __device__ void fetch_weights(int step, int place) const {
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
             const std::byte* const from = weights + (weights_at[m] + step * 1024);
             copy_async_16(slot(place, 2 * m), from);
             copy_async_16(slot(place, 2 * m + 1), from + 512);
         }
+    }
+    __device__ void fetch_inputs(int step, int place) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
         for (int n = 0; n < NT; ++n)
@@ -148,19 +150,28 @@ __global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
     float sum[MT][NT][4] = {};
 #pragma unroll
     for (int step = 0; step < stages - 1; ++step) {
-        if (step < steps) queue.fetch(step, step * Shape::stage_bytes);
+        if (step < steps) queue.fetch_weights(step, step * Shape::stage_bytes);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (int step = 0; step < stages - 1; ++step) {
+        if (step < steps) queue.fetch_inputs(step, step * Shape::stage_bytes);
         commit_copies();
     }
     int place = 0, free = (stages - 1) * Shape::stage_bytes;  // slot of the previous step
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
         __syncwarp();  // the other lanes' copies are complete, and they no longer read the slot that is filled next
-        if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
+        if (step + stages - 1 < steps) {
+            queue.fetch_weights(step + stages - 1, free);
+            queue.fetch_inputs(step + stages - 1, free);
+        }
         commit_copies();
         queue.multiply_add(place, sum);
         free = place;
         place = place_after<Shape>(place);
     }
+    let_next_start();
     wait_copies<0>();
     __syncthreads();  // all queues are drained, their memory can be reused
     auto* const sums = reinterpret_cast<float*>(shared);

@@ -185,6 +185,7 @@ struct NormRow {
 /// Also add_rms_norm, if the rows have an addend.
 template <int count>
 __global__ void __launch_bounds__(max_row_threads, norm_blocks) rms_norm_kernel(Rows rows) {
+    let_next_start();
     const NormRow<count> row(rows, shared_memory<float>());
     float gains[batch][count];
     load_batch(rows.gain, row.start, rows.width, gains);

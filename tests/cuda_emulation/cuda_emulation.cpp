@@ -295,6 +295,15 @@ void block_barrier() {
 void warp_barrier() {
     here().wait_in_warp();
 }
+namespace {
+thread_local std::int64_t num_waits = 0;
+}
+void waited_for_previous() {
+    ++num_waits;
+}
+std::int64_t waits_for_previous() {
+    return num_waits;
+}
 std::byte* shared_bytes() {
     return here().shared();
 }

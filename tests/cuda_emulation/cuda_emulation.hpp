@@ -95,6 +95,9 @@ GraphLaunches graph_launches();
 /// Throws std::logic_error if the warp has fewer than 32 lanes, or if a lane ends instead of calling.
 void exchange(const void* mine, std::size_t num_bytes, void* all);
 void block_barrier();
+/// Counts the calls of wait_for_previous() in this thread's kernels.
+void waited_for_previous();
+std::int64_t waits_for_previous();
 void warp_barrier();
 std::byte* shared_bytes();
 int lane();
@@ -257,6 +260,10 @@ inline unsigned long long atomicMax(unsigned long long* to, unsigned long long v
 inline int reread_thread() {
     return static_cast<int>(threadIdx.x);
 }
+inline void wait_for_previous() {
+    emulation::waited_for_previous();
+}
+inline void let_next_start() {}
 inline void copy_async_16(void* shared, const void* global) {
     emulation::copy_later(shared, global, 16);
 }

@@ -40,8 +40,13 @@ void queue_calls(NativeStream stream, const LaunchList& list) {
     for (const std::size_t i : latest_first(list)) {
         emulation::ask(stream, [copied, i] {
             const KernelCall& call = (*copied)[i];
+            const std::int64_t before = emulation::waits_for_previous();
             emulation::run(dimensions(call.grid), dimensions(call.block), call.shared_bytes,
                            [&] { call.type->call(call.kernel, copied->parameters(i)); });
+            const Extent &grid = call.grid, &block = call.block;
+            const std::int64_t threads = std::int64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z;
+            if (emulation::waits_for_previous() - before != (call.early ? threads : 0))
+                throw std::logic_error("all threads of an early kernel, and of no other, wait for the previous call");
         });
     }
 }
