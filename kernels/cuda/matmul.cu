@@ -61,7 +61,7 @@ class Product {
         if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
         if (job_.num_rows <= 32) return tile<TreeTile<4>>();
         if (job_.num_rows <= 64) return tile<TreeTile<8>>();
-        tile<PromptTile>();
+        prompts();
     }
 
     template <DType type>
@@ -74,6 +74,25 @@ class Product {
     }
 
   private:
+    /// Rows that are computed together share their weights, and all blocks share the rows: as many as stay in the L2
+    /// cache.
+    void prompts() {
+        constexpr std::int64_t cached_bytes = std::int64_t{24} << 20, multiple = PromptTile::rows;
+        const std::int64_t together = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
+        const MatmulJob all = job_;
+        for (std::int64_t first = 0; first < all.num_rows; first += together) {
+            job_ = rows_of(all, first, std::min(together, all.num_rows - first));
+            tile<PromptTile>();
+        }
+    }
+    static MatmulJob rows_of(MatmulJob job, std::int64_t first, std::int64_t count) {
+        job.x += first * job.x_stride * 2;
+        job.num_rows = count;
+        job.y += first * job.num_outputs;
+        if (job.active != nullptr) job.active += first * job.active_stride * (job.active_bf16 ? 2 : 4);
+        return job;
+    }
+
     template <DType type, int rows>
     void exact_rows() {
         const dim3 grid(pieces(job_.num_rows, rows), pieces(job_.layout.num_tiles, exact_tiles));

@@ -104,30 +104,43 @@ __device__ __forceinline__ void for_each_gated(const MatmulJob& job, const Block
     }
 }
 
-/// Adds the parts of the tile. Called by the block for which last_of_tile returned true.
+/// Adds the parts of the tile. Called by the block for which last_of_tile returned true. A thread loads the parts of
+/// `batch` outputs before it stores one of them.
+template <int batch>
 __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
     const std::int64_t part = job.num_rows * job.num_outputs;
+    // Bypasses L1, which is not coherent with writes of other blocks.
+    const auto sum_of = [&](const float* from) {
+        return tree_of_slices(job.split, [&](int s) { return __ldcg(from + s * part); });
+    };
     if (job.gated_width != 0) {
         for_each_gated(job, tile, [&](int /*i*/, std::int64_t column, int row) {
             const float* const gate = job.parts + (tile.first_row + row) * job.num_outputs + column;
-            const float* const up = gate + job.gated_width;
-            store_gated(job, tile.first_row + row, column,
-                        tree_of_slices(job.split, [&](int s) { return __ldcg(gate + s * part); }),
-                        tree_of_slices(job.split, [&](int s) { return __ldcg(up + s * part); }));
+            store_gated(job, tile.first_row + row, column, sum_of(gate), sum_of(gate + job.gated_width));
         });
         return;
     }
-    for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {
-        const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
-        if (n >= job.num_outputs || r >= job.num_rows) continue;
-        const std::int64_t at = r * job.num_outputs + n;
-        // Bypass L1, which is not coherent with writes of other blocks.
-        job.y[at] = tree_of_slices(job.split, [&](int s) { return __ldcg(job.parts + s * part + at); });
+    const int count = tile.outputs * tile.rows, threads = static_cast<int>(blockDim.x);
+    for (int first = static_cast<int>(threadIdx.x); first < count; first += batch * threads) {
+        float sums[batch];
+        std::int64_t at[batch];
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+            const int i = first + b * threads;
+            const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
+            at[b] = i < count && n < job.num_outputs && r < job.num_rows ? r * job.num_outputs + n : -1;
+            sums[b] = at[b] < 0 ? 0.0F : sum_of(job.parts + at[b]);
+        }
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+            if (at[b] >= 0) job.y[at[b]] = sums[b];
+        }
     }
 }
 
 /// Ends a block whose warps computed one slice each. Their sums are in shared memory, [slices][rows][row_floats] f32,
-/// and the caller has synchronized the block. blockIdx.z is the block's subtree.
+/// and the caller has synchronized the block. blockIdx.z is the block's subtree. batch: of add_parts.
+template <int batch = 1>
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     if (job.gated_width != 0 && job.split == 1) {
@@ -149,7 +162,7 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
             tree_of_slices(slices, [&](int s) { return sums[(s * tile.rows + row) * row_floats + column]; });
     }
     if (job.split == 1) return;
-    if (last_of_tile(job, tile.index)) add_parts(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<batch>(job, tile);
 }
 
 /// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.

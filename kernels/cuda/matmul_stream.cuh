@@ -42,9 +42,9 @@ struct SliceQueue {
 
     std::byte* slots;          ///< of the warp
     const std::byte* weights;  ///< this lane's piece of step 0 of the first tile
-    const std::byte* x;        ///< this lane's piece of step 0 of row 0
+    const std::byte* x;        ///< this lane's piece of step 0 of the first 8 rows
     int weights_at[MT];        ///< byte offset from there to each tile
-    int last_row, row_bytes;   ///< last valid row, and stride between rows
+    int rows, row_bytes;       ///< number of rows, and stride between them
     int length;                ///< inputs from this lane's first one to the end of the slice
 
     __device__ SliceQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
@@ -53,13 +53,14 @@ struct SliceQueue {
         const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
         const std::int64_t slice_bytes = job.layout.steps * 1024;
         weights = job.weights + (first_tile * job.layout.num_slices + slice) * slice_bytes + lane * 16;
-        x = job.x + (first_row * job.x_stride + slice * job.x_slice + 8 * t) * 2;
+        x = job.x + ((first_row + lane / 4) * job.x_stride + slice * job.x_slice + 8 * t) * 2;
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
             weights_at[m] = no_further(m, job.layout.num_tiles - first_tile) *
                             static_cast<int>(job.layout.num_slices * slice_bytes);
         }
-        last_row = no_further(Shape::rows - 1, job.num_rows - first_row);
+        const std::int64_t rows_left = job.num_rows - first_row;
+        rows = static_cast<int>(rows_left < Shape::rows ? rows_left : Shape::rows);
         row_bytes = static_cast<int>(job.x_stride * 2);
         length = static_cast<int>(job.layout.slice_length) - 8 * t;
     }
@@ -74,12 +75,6 @@ struct SliceQueue {
         return slots + place + (2 * MT + n) * 512 + row * 64 + (quarter ^ row / 2 % 4) * 16;
     }
 
-    /// Byte offset from row 0 to this lane's n-th row.
-    __device__ int row_at(int n) const {
-        const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
-        return (row < last_row ? row : last_row) * row_bytes;
-    }
-
     __device__ void fetch_weights(int step, int place) const {
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
@@ -91,8 +86,10 @@ struct SliceQueue {
     __device__ void fetch_inputs(int step, int place) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-        for (int n = 0; n < NT; ++n)
-            copy_async_16(input_slot(place, n, lane / 4, lane % 4), x + (row_at(n) + step * 64), step * 32 < length);
+        for (int n = 0; n < NT; ++n) {
+            const bool is_there = step * 32 < length && n * 8 + lane / 4 < rows;
+            copy_async_16(input_slot(place, n, lane / 4, lane % 4), x + (n * 8 * row_bytes + step * 64), is_there);
+        }
     }
 
     __device__ void multiply_add(int place, float (&sum)[MT][NT][4]) const {

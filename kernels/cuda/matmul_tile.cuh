@@ -214,13 +214,10 @@ struct TileTree {
             for_each_sum<Shape>([&](int n, int i) { sum[n][i] = __fadd_rn(pair()[place(n, i)], sum[n][i]); });
         }
         const bool is_last = slice + 1 == slices;
+        if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(__ldcg(four), s); });
         if constexpr (is_gated) {
-            if (is_last && job.split == 1) {
-                if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
-                return store_active();
-            }
+            if (is_last && job.split == 1) return store_active();
         }
-        if (slice == 7) return for_each_output([](float s, float* four) { *four = __fadd_rn(__ldcg(four), s); });
         if (slice == 3 || is_last) for_each_output([](float s, float* at) { *at = s; });
     }
 };
@@ -253,7 +250,7 @@ __global__ void __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks 
     if (job.split == 1) return;
     const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
-    if (last_of_tile(job, tile.index)) add_parts(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<8>(job, tile);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -85,6 +85,28 @@ TEST_P(GpuMatmul, ARowIsTheSameAmongAnyOthers) {
     }
 }
 
+// Prompts whose rows do not fit into the cache are computed in parts.
+TEST_P(GpuMatmul, RowsFarApartAreTheSame) {
+    const auto device = GetParam().make(1);
+    constexpr std::int64_t num_rows = 150, inputs = 256, far = 96 << 10;
+    const Problem problem(*device, DType::bf16, {70, inputs}, num_rows, 94);
+    const WeightRows rows{.data = problem.weights.data(),
+                          .dtype = DType::bf16,
+                          .num_rows = 70,
+                          .row_stride = inputs,
+                          .num_columns = inputs};
+    const Matrix w = device->pack(DType::bf16, {&rows, 1}, 8, inputs / 8);
+    std::vector<std::byte> x(num_rows * far * 2);
+    for (std::size_t r = 0; r < num_rows; ++r)
+        std::copy_n(problem.x.begin() + static_cast<std::ptrdiff_t>(r * inputs * 2), inputs * 2,
+                    x.begin() + static_cast<std::ptrdiff_t>(r * far * 2));
+    const OnDevice apart(*device, x);
+    const Guarded y(*device, num_rows * 70 * 4);
+    device->matmul(w, apart.data(), far, num_rows, y.floats());
+    EXPECT_TRUE(y.intact());
+    EXPECT_EQ(y.values(), problem.product(70, 0, num_rows));
+}
+
 // If these sums were the CPU's, the other tests would not have used tensor cores.
 TEST_P(GpuMatmul, TensorCoresHaveBitsOfTheirOwn) {
     const auto device = GetParam().make(1), reference = make_cpu_device(CpuVariant::reference, 2);
