@@ -104,43 +104,84 @@ __device__ __forceinline__ void for_each_gated(const MatmulJob& job, const Block
     }
 }
 
-/// Adds the parts of the tile. Called by the block for which last_of_tile returned true. A thread loads the parts of
-/// `batch` outputs before it stores one of them.
-template <int batch>
-__device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
+/// Adds `values` sums of `split` parts for each of `count` elements: `from(i)` is where the first part of the first
+/// value of element i is, a valid address also for elements outside the matrix; `store(i, sums)` stores them. All loads
+/// of a thread's next elements, `most` of them, are in flight together: they take most of the time.
+template <int split, int values, int most, class From, class Store>
+__device__ __forceinline__ void add_elements(const MatmulJob& job, int count, From from, Store store) {
+    constexpr int batch = most / (split * values) > 0 ? most / (split * values) : 1;
     const std::int64_t part = job.num_rows * job.num_outputs;
-    // Bypasses L1, which is not coherent with writes of other blocks.
-    const auto sum_of = [&](const float* from) {
-        return tree_of_slices(job.split, [&](int s) { return __ldcg(from + s * part); });
-    };
-    if (job.gated_width != 0) {
-        for_each_gated(job, tile, [&](int /*i*/, std::int64_t column, int row) {
-            const float* const gate = job.parts + (tile.first_row + row) * job.num_outputs + column;
-            store_gated(job, tile.first_row + row, column, sum_of(gate), sum_of(gate + job.gated_width));
-        });
-        return;
-    }
-    const int count = tile.outputs * tile.rows, threads = static_cast<int>(blockDim.x);
+    const int threads = static_cast<int>(blockDim.x);
+#pragma unroll 1
     for (int first = static_cast<int>(threadIdx.x); first < count; first += batch * threads) {
-        float sums[batch];
-        std::int64_t at[batch];
+        float parts[batch][values][split];
 #pragma unroll
         for (int b = 0; b < batch; ++b) {
-            const int i = first + b * threads;
-            const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
-            at[b] = i < count && n < job.num_outputs && r < job.num_rows ? r * job.num_outputs + n : -1;
-            sums[b] = at[b] < 0 ? 0.0F : sum_of(job.parts + at[b]);
+            const float* const at = from(first + b * threads < count ? first + b * threads : first);
+#pragma unroll
+            for (int v = 0; v < values; ++v) {
+#pragma unroll
+                for (int s = 0; s < split; ++s) {
+                    // Bypasses L1, which is not coherent with writes of other blocks.
+                    parts[b][v][s] = __ldcg(at + v * job.gated_width + s * part);
+                }
+            }
         }
 #pragma unroll
         for (int b = 0; b < batch; ++b) {
-            if (at[b] >= 0) job.y[at[b]] = sums[b];
+            float sums[values];
+#pragma unroll
+            for (int v = 0; v < values; ++v)
+                sums[v] = tree_of_slices(split, [&](int s) { return parts[b][v][s < split ? s : 0]; });
+            if (first + b * threads < count) store(first + b * threads, sums);
         }
     }
 }
 
+/// Adds the parts of the tile. Called by the block for which last_of_tile returned true.
+template <int split, int most>
+__device__ __forceinline__ void add_parts_of(const MatmulJob& job, const BlockTile& tile) {
+    const auto row_of = [&](int row) {
+        return tile.first_row + row < job.num_rows ? tile.first_row + row : job.num_rows - 1;
+    };
+    if (job.gated_width != 0) {
+        const int columns = tile.outputs / 2;
+        const std::int64_t first_column = tile.first_output / 2;
+        add_elements<split, 2, most>(
+            job, columns * tile.rows,
+            [&](int i) {
+                const std::int64_t column = first_column + i % columns;
+                return job.parts + row_of(i / columns) * job.num_outputs +
+                       (column < job.gated_width ? column : job.gated_width - 1);
+            },
+            [&](int i, const float(&sums)[2]) {
+                const std::int64_t column = first_column + i % columns, row = tile.first_row + i / columns;
+                if (column < job.gated_width && row < job.num_rows) store_gated(job, row, column, sums[0], sums[1]);
+            });
+        return;
+    }
+    add_elements<split, 1, most>(
+        job, tile.outputs * tile.rows,
+        [&](int i) {
+            const std::int64_t n = tile.first_output + i % tile.outputs;
+            return job.parts + row_of(i / tile.outputs) * job.num_outputs +
+                   (n < job.num_outputs ? n : job.num_outputs - 1);
+        },
+        [&](int i, const float(&sums)[1]) {
+            const std::int64_t n = tile.first_output + i % tile.outputs, row = tile.first_row + i / tile.outputs;
+            if (n < job.num_outputs && row < job.num_rows) job.y[row * job.num_outputs + n] = sums[0];
+        });
+}
+template <int most>
+__device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
+    if (job.split == 2) return add_parts_of<2, most>(job, tile);
+    if (job.split == 4) return add_parts_of<4, most>(job, tile);
+    add_parts_of<8, most>(job, tile);
+}
+
 /// Ends a block whose warps computed one slice each. Their sums are in shared memory, [slices][rows][row_floats] f32,
-/// and the caller has synchronized the block. blockIdx.z is the block's subtree. batch: of add_parts.
-template <int batch = 1>
+/// and the caller has synchronized the block. blockIdx.z is the block's subtree. most: of add_parts.
+template <int most = 8>
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     if (job.gated_width != 0 && job.split == 1) {
@@ -162,7 +203,7 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
             tree_of_slices(slices, [&](int s) { return sums[(s * tile.rows + row) * row_floats + column]; });
     }
     if (job.split == 1) return;
-    if (last_of_tile(job, tile.index)) add_parts<batch>(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<most>(job, tile);
 }
 
 /// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.

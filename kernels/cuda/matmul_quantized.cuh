@@ -241,7 +241,7 @@ struct QuantizedQueue {
 
 /// Grid and block as in stream_matmul.
 template <DType type, int MT, int NT, int stages, int max_warps>
-__global__ void __launch_bounds__(max_warps * 32) quantized_matmul(MatmulJob job) {
+__global__ void __launch_bounds__(max_warps * 32, 1) quantized_matmul(MatmulJob job) {
     using Shape = QuantizedShape<type, MT, NT, stages>;
     using Sums = typename Shape::Sums;
     std::byte* const shared = shared_memory<std::byte>();
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(max_warps * 32) quantized_matmul(MatmulJob job
     __syncthreads();
     const BlockTile tile{first_tile * tile_outputs, first_row, Sums::outputs, Sums::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
-    add_slices<(Sums::outputs * Sums::rows > 1024) ? 4 : 1>(job, tile, sums, warps, Sums::row_floats);
+    add_slices<1>(job, tile, sums, warps, Sums::row_floats);
 }
 
 }  // namespace longhaul::kernels::cuda

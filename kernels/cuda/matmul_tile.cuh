@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks 
     if (job.split == 1) return;
     const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
-    if (last_of_tile(job, tile.index)) add_parts<8>(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<32>(job, tile);
 }
 
 }  // namespace longhaul::kernels::cuda
