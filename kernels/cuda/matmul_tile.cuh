@@ -92,12 +92,12 @@ class TileQueue {
     __device__ __forceinline__ void fetch_weights(int steps) const {
         constexpr int next = Shape::threads / tile_pieces;  // tiles from one piece to the next
         const int thread = static_cast<int>(threadIdx.x);
-        if (step_ + thread % tile_pieces / 64 >= steps) return;
+        const bool inside = step_ + thread % tile_pieces / 64 < steps;  // a missing step is zeros, which change no sum
         std::byte* const to = shared_memory<std::byte>() + place_ + Shape::panel_bytes + thread * 16;
 #pragma unroll
         for (int i = 0; i < num_weights; ++i) {
             copy_async_16(to + i * (Shape::threads * 16), weights_ + i * next * static_cast<int>(tile_bytes()),
-                          i * next < tiles_left_);
+                          inside && i * next < tiles_left_);
         }
     }
     __device__ __forceinline__ void fetch_inputs() const {
@@ -129,15 +129,18 @@ class TileQueue {
     int slices_left_, step_ = 0;  ///< the next stage's slice, counted from the end, and first step
 };
 
-/// Loads the first `fragments` fragments of the warp's outputs.
+/// Adds the products of the oldest stage, and fetches the next one.
 template <class Shape>
-__device__ __forceinline__ void load_outputs(const std::byte* stage, int fragments, uint4 (&a)[panel_fragments]) {
+__device__ __forceinline__ void add_stage(TileQueue<Shape>& queue, typename Shape::Sums& sum) {
+    const std::byte* const stage = queue.oldest();
     const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-    const std::byte* const from = stage + Shape::panel_bytes + warp * (Shape::stage_steps * 1024) + lane * 16;
+    const std::byte* const outputs = stage + Shape::panel_bytes + warp * (Shape::stage_steps * 1024) + lane * 16;
+    uint4 a[panel_fragments];
 #pragma unroll
-    for (int f = 0; f < panel_fragments; ++f) {
-        if (f < fragments) a[f] = load_16(from + f * 512);
-    }
+    for (int f = 0; f < panel_fragments; ++f) a[f] = load_16(outputs + f * 512);
+    start_products(sum, a, stage);
+    queue.fetch();
+    finish_products(sum);
 }
 
 /// Calls visit(n, i) for each sum of a thread.
@@ -238,19 +241,14 @@ __global__ void __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks 
             wait_copies<Shape::stages - 2>();
             publish_panel();
             __syncthreads();  // this stage is complete, and no thread still reads the slot that is filled next
-            const int fragments = step + 1 < steps ? 4 : 2;
-            uint4 a[panel_fragments];
-            load_outputs<Shape>(queue.oldest(), fragments, a);
-            start_products(sum, a, queue.oldest(), fragments);
-            queue.fetch();
-            finish_products(sum);
+            add_stage<Shape>(queue, sum);
         }
         tree.join(slice, slices, sum);
     }
     if (job.split == 1) return;
     const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
-    if (last_of_tile(job, tile.index)) add_parts<32>(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<16>(job, tile);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -64,18 +64,16 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[16][4], const uint4& a, st
 #undef LONGHAUL_SUMS
 // clang-format on
 
-/// Starts d += a b for the first `fragments` times 16 inputs of a panel of NT * 8 rows. a[f]: the warp's 16 outputs, as
+/// Starts d += a b for a panel of NT * 8 rows. a[f]: the warp's 16 outputs, as
 /// mma_bf16 takes them; d[n]: sums with rows 8n.., as mma_bf16 returns them. Called by all warps of the warpgroup; d
 /// and a must not be touched before finish_products().
 template <int NT>
 __device__ __forceinline__ void start_products(float (&d)[NT][4], const uint4 (&a)[panel_fragments],
-                                               const std::byte* panel, int fragments) {
+                                               const std::byte* panel) {
     const std::uint64_t b = panel_descriptor(panel);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int f = 0; f < panel_fragments; ++f) {
-        if (f < fragments) wgmma_bf16(d, a[f], b + f * 2);  // 32 bytes further, in units of 16
-    }
+    for (int f = 0; f < panel_fragments; ++f) wgmma_bf16(d, a[f], b + f * 2);  // 32 bytes further, in units of 16
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int NT>
@@ -94,12 +92,11 @@ __device__ __forceinline__ void publish_panel() {}
 
 template <int NT>
 __device__ __forceinline__ void start_products(float (&d)[NT][4], const uint4 (&a)[panel_fragments],
-                                               const std::byte* panel, int fragments) {
+                                               const std::byte* panel) {
     constexpr int group = 4;  // of mmas that do not wait for each other
     const int row = static_cast<int>(threadIdx.x) % 8, piece = static_cast<int>(threadIdx.x) % 32 / 8;
 #pragma unroll
     for (int f = 0; f < panel_fragments; f += 2) {
-        if (f >= fragments) break;
 #pragma unroll
         for (int first = 0; first < NT; first += group) {
             std::uint32_t b[group][4];
