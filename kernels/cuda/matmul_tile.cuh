@@ -194,20 +194,27 @@ struct TileTree {
         });
     }
 
-    /// Stores the gated outputs: a thread has the gates and their ups.
+    /// This thread's sum i with rows 8n.. in pair().
+    [[nodiscard]] static __device__ __forceinline__ int place(int n, int i) { return (n * 4 + i) * Shape::threads; }
+
+    /// Stores the gated outputs: a thread has the gates and their ups. In a loop: an activation is long, and its code
+    /// would have to be fetched anew for each sum.
     __device__ __forceinline__ void store_active() {
-        for_each_sum<Shape>([&](int n, int i) {
-            if (i >= 2) return;
-            const std::int64_t column = gated_column(output()), at_row = row() + n * 8 + i;
-            if (column < job.gated_width && at_row < job.num_rows)
-                store_gated(job, at_row, column, sum[n][i], sum[n][i + 2]);
-        });
+        for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
+        const float* const mine = pair();
+        const std::int64_t column = gated_column(output()), first_row = row();
+        if (column >= job.gated_width) return;
+#pragma unroll 4
+        for (int of = 0; of < 2 * Shape::NT; ++of) {
+            const int n = of / 2, i = of % 2;
+            const std::int64_t at_row = first_row + n * 8 + i;
+            if (at_row < job.num_rows) store_gated(job, at_row, column, mine[place(n, i)], mine[place(n, i + 2)]);
+        }
     }
 
     /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
     /// `to`, or gates it.
     __device__ __forceinline__ void join(int slice, int slices, const typename Shape::Sums& newest) {
-        const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
         const bool odd = slice % 2 == 1;
         for_each_sum<Shape>([&](int n, int i) { sum[n][i] = odd ? __fadd_rn(sum[n][i], newest[n][i]) : newest[n][i]; });
         if (slice + 1 < slices && slice % 4 == 1) {
