@@ -85,6 +85,7 @@ __device__ inline void sort_by_weight(Few& few) {
 
 /// Filters all but the first `count` of the order.
 __device__ inline void keep_first(Few& few, int count) {
+    __syncthreads();  // other warps may still read weights that are filtered here
     for (int i = count + static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
         few.weight[few.order[i]] = -1.0;
     few.left = count;

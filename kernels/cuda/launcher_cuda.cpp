@@ -3,8 +3,8 @@
 // The contents of lists and graphs, and which call waits for which, are decided in launches.cpp, which the emulation
 // also runs.
 //
-// An early call is a programmatic dependent launch, which GPUs before sm_90 do not have: there it starts like any
-// other.
+// An early call is a programmatic dependent launch, for which the kernel must have been compiled for sm_90 or later:
+// others cannot wait for the kernel before, and start like any other.
 #include <memory>
 #include <set>
 #include <vector>
@@ -37,11 +37,6 @@ cudaKernelNodeParams node_of(const KernelCall& call, std::vector<void*>& argumen
     return node;
 }
 
-/// Not after a pair, and not as the first call of a list: what was done to the stream before may have written weights.
-bool starts_early(const LaunchList& list, std::size_t i) {
-    return list[i].early && list.before(i).size() == 1;
-}
-
 struct Destroy {
     void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
     void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
@@ -51,12 +46,13 @@ struct Destroy {
 
 class CudaGraph final : public Graph {
   public:
-    CudaGraph(NativeStream stream, const LaunchList& list, bool allows_early)
-        : stream_(stream), allows_early_(allows_early) {
+    /// can_wait: kernels that may start early.
+    CudaGraph(NativeStream stream, const LaunchList& list, const std::set<const void*>& can_wait) : stream_(stream) {
         cudaGraph_t graph{};
         check(cudaGraphCreate(&graph, 0));
         graph_.reset(graph);
-        for (std::size_t i = 0; i < list.size(); ++i) add_node(list, i);
+        for (std::size_t i = 0; i < list.size(); ++i)
+            add_node(list, i, list.starts_early(i) && can_wait.contains(list[i].kernel));
         cudaGraphExec_t executable{};
         check(cudaGraphInstantiate(&executable, graph, 0));
         executable_.reset(executable);
@@ -70,10 +66,9 @@ class CudaGraph final : public Graph {
     void launch() override { check(cudaGraphLaunch(executable_.get(), stream_)); }
 
   private:
-    void add_node(const LaunchList& list, std::size_t i) {
+    void add_node(const LaunchList& list, std::size_t i, bool is_early) {
         std::vector<cudaGraphNode_t> before;
         for (const std::size_t b : list.before(i)) before.push_back(nodes_[b]);
-        const bool is_early = allows_early_ && starts_early(list, i);
         std::vector<void*> arguments = arguments_of(list, i);
         const cudaKernelNodeParams node = node_of(list[i], arguments);
         cudaGraphNode_t added{};
@@ -93,7 +88,6 @@ class CudaGraph final : public Graph {
     }
 
     NativeStream stream_;
-    bool allows_early_;
     std::unique_ptr<CUgraph_st, Destroy> graph_;  ///< its nodes identify those of the executable
     std::unique_ptr<CUgraphExec_st, Destroy> executable_;
     std::vector<cudaGraphNode_t> nodes_;
@@ -136,7 +130,7 @@ class SideStream {
 
 class CudaLauncher final : public Launcher {
   public:
-    explicit CudaLauncher(NativeStream stream) : stream_(stream), allows_early_(compute_capability() >= 9) {}
+    explicit CudaLauncher(NativeStream stream) : stream_(stream) {}
 
     void launch(const LaunchList& list) override {
         for (std::size_t i = 0; i < list.size(); ++i) {
@@ -151,7 +145,7 @@ class CudaLauncher final : public Launcher {
         }
     }
     std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
-        return std::make_unique<CudaGraph>(stream_, list, allows_early_);  // launch() has already prepared its kernels
+        return std::make_unique<CudaGraph>(stream_, list, can_wait_);  // launch() has already prepared its kernels
     }
 
   private:
@@ -168,15 +162,8 @@ class CudaLauncher final : public Launcher {
         config.dynamicSmemBytes = call.shared_bytes;
         config.stream = stream;
         config.attrs = &early;
-        config.numAttrs = allows_early_ && starts_early(list, i) ? 1 : 0;
+        config.numAttrs = list.starts_early(i) && can_wait_.contains(call.kernel) ? 1 : 0;
         check(cudaLaunchKernelExC(&config, call.kernel, arguments.data()));
-    }
-    /// The major number of the calling thread's GPU.
-    static int compute_capability() {
-        int gpu = 0, major = 0;
-        check(cudaGetDevice(&gpu));
-        check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
-        return major;
     }
     /// Allows the kernel more than 48 KB of shared memory. Done once, for the maximum that later launches can use.
     void prepare(const void* kernel) {
@@ -184,6 +171,9 @@ class CudaLauncher final : public Launcher {
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(block_shared_bytes)));
         prepared_.insert(kernel);
+        cudaFuncAttributes attributes{};
+        check(cudaFuncGetAttributes(&attributes, kernel));
+        if (attributes.ptxVersion >= 90) can_wait_.insert(kernel);
     }
     SideStream& side() {
         if (side_ == nullptr) side_ = std::make_unique<SideStream>();
@@ -191,8 +181,7 @@ class CudaLauncher final : public Launcher {
     }
 
     NativeStream stream_;
-    bool allows_early_;
-    std::set<const void*> prepared_;
+    std::set<const void*> prepared_, can_wait_;  ///< can_wait_: kernels that may start early
     std::unique_ptr<SideStream> side_;
 };
 

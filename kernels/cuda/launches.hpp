@@ -65,6 +65,9 @@ class LaunchList {
 
     /// The calls that call i must wait for directly: none, one or a pair.
     [[nodiscard]] std::vector<std::size_t> before(std::size_t i) const;
+    /// Whether call i may start before the call in front of it ends: not after a pair, and not as the first of a list,
+    /// before which other operations may have written weights.
+    [[nodiscard]] bool starts_early(std::size_t i) const { return calls_[i].early && before(i).size() == 1; }
     /// Whether `other` has the same kernels in the same order, and at most `most` of its calls differ (in grid, block
     /// or parameters); `changed`: the indices of those.
     [[nodiscard]] bool turns_into(const LaunchList& other, std::size_t most, std::vector<std::size_t>& changed) const;

@@ -74,8 +74,7 @@ class Product {
     }
 
   private:
-    /// Rows that are computed together share their weights, and all blocks share the rows: as many as stay in the L2
-    /// cache.
+    /// As many rows per launch as stay in the L2 cache, because the blocks of every tile of outputs read all of them.
     void prompts() {
         constexpr std::int64_t cached_bytes = std::int64_t{24} << 20, multiple = PromptTile::rows;
         const std::int64_t together = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
@@ -115,8 +114,8 @@ class Product {
     void tile() {
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
         const auto kernel = job_.gated_width == 0 ? tile_matmul<Shape, false> : tile_matmul<Shape, true>;
-        launch(stream_, kernel, split_among(tiles, 8, Shape::min_blocks), dim3(Shape::threads), Shape::shared_bytes,
-               job_);
+        const int together = gpu_.major == 9 ? Shape::min_blocks : 1;
+        launch(stream_, kernel, split_among(tiles, 8, together), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     template <DType type, int MT, int NT, int stages, int max_warps>

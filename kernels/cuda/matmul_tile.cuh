@@ -6,9 +6,8 @@
 // once: a sum that waits for its first partner stays in registers, the sum of two slices in shared memory, the sum of
 // four in y itself.
 //
-// Prompts are limited by arithmetic, up to 64 rows by what reaches a multiprocessor: 128 outputs of weights are read
-// for a few rows of inputs, a warpgroup reads the inputs from shared memory once for its 64 outputs, and two blocks
-// share a multiprocessor.
+// What reaches a multiprocessor from L2 is the limit: for trees mostly weights, of which a block reads 128 outputs for
+// a few rows of inputs, with two blocks per multiprocessor; for prompts as many inputs as weights.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
@@ -24,7 +23,7 @@ struct TileShape {
     static constexpr int tiles = warpgroups * 4;  ///< of 16 outputs
     static constexpr int outputs = tiles * tile_outputs;
     static constexpr int rows = NT * 8;
-    static constexpr int min_blocks = blocks;  ///< per multiprocessor with wgmma; others have too little shared memory
+    static constexpr int min_blocks = blocks;  ///< per multiprocessor, with wgmma; else one, which needs more registers
     static constexpr int stages = 3;
     static constexpr int stage_steps = 2;  ///< a panel of inputs
     static constexpr int panel_bytes = rows * panel_row_bytes;

@@ -40,7 +40,7 @@ build_gpu_bench() {
   bin='build-gpu/kernels'
   phase build 420
   step configure 60 'CUDA compiler' cmake -S . -B $bin -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_KERNELS_ONLY=ON \
-    -DLONGHAUL_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native
+    -DLONGHAUL_CUDA=ON
   step gpu_bench 400 'Linking' cmake --build $bin --target gpu_bench --parallel "$(nproc)"
 }
 

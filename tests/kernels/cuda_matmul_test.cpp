@@ -1,5 +1,6 @@
 // Matmul guarantees specific to the GPU (those of all devices: matmul_test.cpp). On tensor cores its sums differ from
 // the CPU's, but an element of y depends only on its own row and output, whatever kernel and tile compute it.
+#include <cmath>
 #include <set>
 
 #include "kernels/cuda/matmul_split.hpp"
@@ -85,6 +86,43 @@ TEST_P(GpuMatmul, ARowIsTheSameAmongAnyOthers) {
     }
 }
 
+/// Numbers of very different magnitudes.
+std::vector<float> spread(Numbers& numbers, std::int64_t count) {
+    std::vector<float> values = numbers.normals(count);
+    for (float& value : values) value = std::ldexp(value, static_cast<int>(numbers.below(17)) - 8);
+    return values;
+}
+
+// Slices of so many steps that every place of a queue is filled again.
+TEST_P(GpuMatmul, LongSlicesAreTheSameForAnyRows) {
+    const auto device = GetParam().make(1);
+    Problem problem(*device, DType::bf16, {9, 2048}, 70, 95);
+    Numbers numbers(96);
+    problem.weights = rounded(spread(numbers, 9 * 2048), DType::bf16);
+    problem.x = rounded(spread(numbers, 70 * 2048), DType::bf16);
+    const std::vector<float> all = problem.product(9, 0, 70);
+    for (const std::int64_t count : {1, 16, 17, 33}) {
+        const std::vector<float> expected(all.begin(), all.begin() + count * 9);
+        ASSERT_EQ(problem.product(9, 0, count), expected) << count << " rows";
+    }
+}
+
+// So many outputs that a block computes all slices of its tiles, one after the other.
+TEST_P(GpuMatmul, WholeBlocksGiveTheSameAsFewRows) {
+    const auto device = GetParam().make(1);
+    const bool is_emulated = GetParam().name.ends_with("emulated");
+    const int multiprocessors = is_emulated ? 4 : 132;
+    const std::int64_t outputs = is_emulated ? 1024 : 30720;
+    for (const int blocks : {multiprocessors, 2 * multiprocessors})
+        EXPECT_EQ(cuda::split_of_slices(outputs / 128, 8, 8, blocks), 1);
+    const Problem problem(*device, DType::bf16, {outputs, 512}, 70, 97);
+    const std::vector<float> all = problem.product(outputs, 0, 70);
+    for (const std::int64_t count : {1, 17, 40}) {
+        const std::vector<float> expected(all.begin(), all.begin() + count * outputs);
+        ASSERT_TRUE(problem.product(outputs, 0, count) == expected) << count << " rows";
+    }
+}
+
 // Prompts whose rows do not fit into the cache are computed in parts.
 TEST_P(GpuMatmul, RowsFarApartAreTheSame) {
     const auto device = GetParam().make(1);
@@ -105,6 +143,15 @@ TEST_P(GpuMatmul, RowsFarApartAreTheSame) {
     device->matmul(w, apart.data(), far, num_rows, y.floats());
     EXPECT_TRUE(y.intact());
     EXPECT_EQ(y.values(), problem.product(70, 0, num_rows));
+
+    const Matrix gated = device->pack_gated(DType::bf16, {&rows, 1}, 8, inputs / 8);
+    const OnDevice near(*device, problem.x);
+    const Guarded active(*device, num_rows * 40 * 2), expected(*device, num_rows * 40 * 2);
+    device->gated_matmul(gated, Gate::silu, apart.data(), far, num_rows, y.floats(), DType::bf16, active.data(), 40);
+    device->gated_matmul(gated, Gate::silu, near.data(), inputs, num_rows, y.floats(), DType::bf16, expected.data(),
+                         40);
+    EXPECT_TRUE(active.intact());
+    EXPECT_EQ(active.bytes(), expected.bytes());
 }
 
 // If these sums were the CPU's, the other tests would not have used tensor cores.

@@ -257,6 +257,29 @@ INSTANTIATE_TEST_SUITE_P(Devices, FusedOnProcessors, ::testing::ValuesIn(process
 /// in rows that a library multiplies.
 class FusedOnGpus : public ContractTest {};
 
+/// Of so many outputs that a block computes all slices of its tiles and applies the gates itself.
+TEST_P(FusedOnGpus, WholeBlocksGateTheirOutputs) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(1);
+    device->begin_pass({});
+    Numbers numbers(87);
+    const std::int64_t width = GetParam().name.ends_with("emulated") ? 512 : 15360;
+    const Weights weights(numbers, 2 * width);
+    const Matrix plain = weights.pack(*device, DType::bf16), gated = weights.pack_gated(*device, DType::bf16);
+    const DType act = act_type(DType::bf16);
+    for (const std::int64_t num_rows : {17, 40, 70}) {
+        const OnDevice x(*device, rounded(numbers.normals(num_rows * Weights::inputs), act));
+        const Buffer sums(*device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
+        const auto size = static_cast<std::size_t>(num_rows * width) * bytes_of(act);
+        Guarded expected(*device, size), actual(*device, size);
+        device->layer_matmul(plain, x.data(), Weights::inputs, num_rows, sums.as<float>());
+        device->gate_mul(Gate::silu, sums.as<float>(), num_rows, width, act, expected.data(), width);
+        device->gated_matmul(gated, Gate::silu, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
+                             actual.data(), width);
+        ASSERT_TRUE(comparison.equal(expected, actual, act)) << num_rows << " rows";
+    }
+}
+
 TEST_P(FusedOnGpus, GatedMatmulIsMatmulThroughItsGate) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(1);

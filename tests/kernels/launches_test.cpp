@@ -21,7 +21,7 @@ constexpr std::array<std::size_t, 1> only_offset{0};
 constexpr KernelType one_number{only_offset, 16, nullptr};
 constexpr char names[] = "abcdefgh";
 
-/// Calls by name and number: "a1 b2". '&' after a call: it may run concurrently with the next one.
+/// Calls by name and number: "a1 b2". '&' after a call: it may run concurrently with the next one; '<': early.
 struct Calls {
     std::string text;
 
@@ -33,7 +33,10 @@ struct Calls {
             const int number = std::stoi(word.substr(1));
             std::array<std::byte, 16> bytes{};
             std::memcpy(bytes.data(), &number, sizeof number);
-            add(KernelCall{.kernel = names + (word[0] - 'a'), .type = &one_number, .beside = word.back() == '&'},
+            add(KernelCall{.kernel = names + (word[0] - 'a'),
+                           .type = &one_number,
+                           .beside = word.back() == '&',
+                           .early = word.back() == '<'},
                 bytes.data());
             at = end + 1;
         }
@@ -255,6 +258,9 @@ TEST(LaunchList, CallsWaitForThoseBeforeThem) {
     const std::vector<std::vector<std::size_t>> before = {{}, {0}, {0}, {1, 2}, {1, 2}, {3, 4}, {5}};
     for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(list.before(i), before[i]) << i;
     EXPECT_TRUE(list_of("a1& b1").before(1).empty());
+    const LaunchList early = list_of("a1< b1< c1& d1 e1< f1< g1");
+    for (const std::size_t i : {0, 2, 3, 4, 6}) EXPECT_FALSE(early.starts_early(i)) << i;
+    for (const std::size_t i : {1, 5}) EXPECT_TRUE(early.starts_early(i)) << i;
     EXPECT_EQ(text_of(list_of("a1& b1& c1")), "a1 b1& c1") << "no more than two at a time";
 }
 
