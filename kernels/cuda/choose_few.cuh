@@ -14,7 +14,7 @@ struct Few {
     std::uint16_t* order;       ///< [max_candidates]: candidate indices, in the order of the last sort
     std::uint16_t* lane_order;  ///< [max_candidates]: candidate indices by lane of the sum, then token
     double* lanes;              ///< [vocabulary_lanes]
-    Draw* room;                 ///< [choose_threads]
+    Draw* room;                 ///< [choose_threads / 32]
     std::int32_t* counter;      ///< [1]
     int size;                   ///< number of candidates
     int left;                   ///< candidates that are not filtered
@@ -22,14 +22,14 @@ struct Few {
 };
 
 constexpr std::size_t few_bytes = max_candidates * (sizeof(double) + sizeof(std::int32_t) + 2 * sizeof(std::uint16_t)) +
-                                  vocabulary_lanes * sizeof(double) + choose_threads * sizeof(Draw) + 16;
+                                  vocabulary_lanes * sizeof(double) + choose_threads / 32 * sizeof(Draw) + 16;
 
 __device__ inline Few few_in(unsigned char* shared) {
     Few few{};
     few.weight = reinterpret_cast<double*>(shared);
     few.lanes = few.weight + max_candidates;
     few.room = reinterpret_cast<Draw*>(few.lanes + vocabulary_lanes);
-    few.token = reinterpret_cast<std::int32_t*>(few.room + choose_threads);
+    few.token = reinterpret_cast<std::int32_t*>(few.room + choose_threads / 32);
     few.counter = few.token + max_candidates;
     few.order = reinterpret_cast<std::uint16_t*>(few.counter + 4);
     few.lane_order = few.order + max_candidates;
