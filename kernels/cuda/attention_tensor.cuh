@@ -27,6 +27,7 @@
 // starting the first loads.
 #pragma once
 
+#include "kernels/cuda/attention_nonfinite.cuh"
 #include "kernels/cuda/attention_tensor_shape.cuh"
 #include "kernels/cuda/math.cuh"
 
@@ -74,7 +75,7 @@ class TensorUnit {
             load(walk.tile(), false, keys(turn));
             if (turn == -2) load_queries();  // behind the first keys: it takes hundreds of instructions
             if (computes) {
-                if (!all) find_nonfinite(turn);
+                if (!all) find_nonfinite<T>(values(turn), found());
                 take_scores();
                 if (!all) {
                     if constexpr (!T::is_narrow) __syncthreads();  // a narrow tile had its barrier when it exchanged p
@@ -442,45 +443,17 @@ class TensorUnit {
         }
     }
 
-    // If some queries do not see a whole tile, their p are 0, but 0 times a non-finite value would be NaN. Such values
-    // are applied to the queries that see them, and then replaced by 0. They are rare, so each thread only looks for
-    // them in its share of the tile.
-    /// Calls `see(pair)` for each pair of values of this thread's share.
-    template <typename See>
-    __device__ void for_each_pair(int turn, See see) {
-        constexpr int slots = attention_threads / T::pieces;
-        const int first = static_cast<int>(threadIdx.x) / T::pieces;
-        const int piece = static_cast<int>(threadIdx.x) % T::pieces;
-        std::byte* const at = values(turn) + first * T::stride + piece * 16;
-#pragma unroll 4
-        for (int slot = 0; slot < tile_tokens; slot += slots) {
-            uint4& four = *reinterpret_cast<uint4*>(at + slot * T::stride);
-            see(four.x);
-            see(four.y);
-            see(four.z);
-            see(four.w);
-        }
-    }
-    /// Each warp notes whether it found a value that is not finite.
-    __device__ void find_nonfinite(int turn) {
-        std::uint32_t found = 0;
-        for_each_pair(turn, [&](std::uint32_t pair) { found |= nonfinite(pair); });
-        const int any = __any_sync(full_warp, found != 0 ? 1 : 0);
-        if (lane_ == 0) reinterpret_cast<int*>(shared_ + T::found_at)[threadIdx.x / 32] = any;
+    [[nodiscard]] __device__ int* found() const {
+        return reinterpret_cast<int*>(shared_ + T::found_at);
     }
     /// After find_nonfinite() and a barrier.
     __device__ void hide_nonfinite(const Tile& tile, int turn) {
-        const int4 found = *reinterpret_cast<const int4*>(shared_ + T::found_at);
-        if ((found.x | found.y | found.z | found.w) == 0) return;
+        const int4 warps = *reinterpret_cast<const int4*>(found());
+        if ((warps.x | warps.y | warps.z | warps.w) == 0) return;
         apply_nonfinite(tile, turn);
         __syncthreads();
-        for_each_pair(turn, [](std::uint32_t& pair) { pair &= ~((nonfinite(pair) >> 15) * 0xffffU); });
+        clear_nonfinite<T>(values(turn));
         __syncthreads();
-    }
-    /// Bits 15 and 31: whether the lower and the upper element of a bf16 pair are infinite or NaN.
-    __device__ static std::uint32_t nonfinite(std::uint32_t pair) {
-        constexpr std::uint32_t exponents = 0x7f807f80U, lowest = 0x00800080U, carries = 0x80008000U;
-        return ((pair & exponents) + lowest) & carries;
     }
     /// A sum with a non-finite term ends as NaN whatever its factor (the merge kernel), so NaN is stored directly.
     __device__ void apply_nonfinite(const Tile& tile, int turn) {

@@ -77,10 +77,10 @@ class Product {
     /// As many rows per launch as stay in the L2 cache, because the blocks of every tile of outputs read all of them.
     void prompts() {
         constexpr std::int64_t cached_bytes = std::int64_t{24} << 20, multiple = PromptTile::rows;
-        const std::int64_t together = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
+        const std::int64_t max_rows = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
         const MatmulJob all = job_;
-        for (std::int64_t first = 0; first < all.num_rows; first += together) {
-            job_ = rows_of(all, first, std::min(together, all.num_rows - first));
+        for (std::int64_t first = 0; first < all.num_rows; first += max_rows) {
+            job_ = rows_of(all, first, std::min(max_rows, all.num_rows - first));
             tile<PromptTile>();
         }
     }
@@ -114,8 +114,8 @@ class Product {
     void tile() {
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
         const auto kernel = job_.gated_width == 0 ? tile_matmul<Shape, false> : tile_matmul<Shape, true>;
-        const int together = gpu_.major == 9 ? Shape::min_blocks : 1;
-        launch(stream_, kernel, split_among(tiles, 8, together), dim3(Shape::threads), Shape::shared_bytes, job_);
+        const int blocks = gpu_.major == 9 ? Shape::min_blocks : 1;
+        launch(stream_, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     template <DType type, int MT, int NT, int stages, int max_warps>
@@ -128,11 +128,11 @@ class Product {
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
-    /// Splits the slices among blocks, of which a multiprocessor runs `together`: into subtrees of at most
-    /// `max_slices`.
-    dim3 split_among(dim3 tiles, int max_slices, int together = 1) {
+    /// Splits the slices among blocks: into subtrees of at most `max_slices`.
+    dim3 split_among(dim3 tiles, int max_slices, int blocks_per_multiprocessor = 1) {
         const auto num_tiles = static_cast<std::int64_t>(tiles.x) * tiles.y;
-        job_.split = split_of_slices(num_tiles, job_.layout.num_slices, max_slices, together * gpu_.multiprocessors);
+        job_.split = split_of_slices(num_tiles, job_.layout.num_slices, max_slices,
+                                     blocks_per_multiprocessor * gpu_.multiprocessors);
         if (job_.split > 1) {
             job_.parts = memory_.parts.get<float>(stream_, job_.split * job_.num_rows * job_.num_outputs);
             job_.arrived = memory_.zeros(stream_, num_tiles);

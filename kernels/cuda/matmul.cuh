@@ -105,11 +105,11 @@ __device__ __forceinline__ void for_each_gated(const MatmulJob& job, const Block
 }
 
 /// Adds `values` sums of `split` parts for each of `count` elements: `from(i)` is where the first part of the first
-/// value of element i is, a valid address also for elements outside the matrix; `store(i, sums)` stores them. All loads
-/// of a thread's next elements, `most` of them, are in flight together: they take most of the time.
-template <int split, int values, int most, class From, class Store>
+/// value of element i is, a valid address also for elements outside the matrix; `store(i, sums)` stores them. Up to
+/// max_loads loads of a thread are in flight together: they take most of the time.
+template <int split, int values, int max_loads, class From, class Store>
 __device__ __forceinline__ void add_elements(const MatmulJob& job, int count, From from, Store store) {
-    constexpr int batch = most / (split * values) > 0 ? most / (split * values) : 1;
+    constexpr int batch = max_loads / (split * values) > 0 ? max_loads / (split * values) : 1;
     const std::int64_t part = job.num_rows * job.num_outputs;
     const int threads = static_cast<int>(blockDim.x);
 #pragma unroll 1
@@ -139,7 +139,7 @@ __device__ __forceinline__ void add_elements(const MatmulJob& job, int count, Fr
 }
 
 /// Adds the parts of the tile. Called by the block for which last_of_tile returned true.
-template <int split, int most>
+template <int split, int max_loads>
 __device__ __forceinline__ void add_parts_of(const MatmulJob& job, const BlockTile& tile) {
     const auto row_of = [&](int row) {
         return tile.first_row + row < job.num_rows ? tile.first_row + row : job.num_rows - 1;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void add_parts_of(const MatmulJob& job, const BlockTi
     if (job.gated_width != 0) {
         const int columns = tile.outputs / 2;
         const std::int64_t first_column = tile.first_output / 2;
-        add_elements<split, 2, most>(
+        add_elements<split, 2, max_loads>(
             job, columns * tile.rows,
             [&](int i) {
                 const std::int64_t column = first_column + i % columns;
@@ -160,7 +160,7 @@ __device__ __forceinline__ void add_parts_of(const MatmulJob& job, const BlockTi
             });
         return;
     }
-    add_elements<split, 1, most>(
+    add_elements<split, 1, max_loads>(
         job, tile.outputs * tile.rows,
         [&](int i) {
             const std::int64_t n = tile.first_output + i % tile.outputs;
@@ -172,16 +172,16 @@ __device__ __forceinline__ void add_parts_of(const MatmulJob& job, const BlockTi
             if (n < job.num_outputs && row < job.num_rows) job.y[row * job.num_outputs + n] = sums[0];
         });
 }
-template <int most>
+template <int max_loads>
 __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
-    if (job.split == 2) return add_parts_of<2, most>(job, tile);
-    if (job.split == 4) return add_parts_of<4, most>(job, tile);
-    add_parts_of<8, most>(job, tile);
+    if (job.split == 2) return add_parts_of<2, max_loads>(job, tile);
+    if (job.split == 4) return add_parts_of<4, max_loads>(job, tile);
+    add_parts_of<8, max_loads>(job, tile);
 }
 
 /// Ends a block whose warps computed one slice each. Their sums are in shared memory, [slices][rows][row_floats] f32,
-/// and the caller has synchronized the block. blockIdx.z is the block's subtree. most: of add_parts.
-template <int most = 8>
+/// and the caller has synchronized the block. blockIdx.z is the block's subtree. max_loads: of add_parts.
+template <int max_loads = 8>
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     if (job.gated_width != 0 && job.split == 1) {
@@ -203,7 +203,7 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
             tree_of_slices(slices, [&](int s) { return sums[(s * tile.rows + row) * row_floats + column]; });
     }
     if (job.split == 1) return;
-    if (last_of_tile(job, tile.index)) add_parts<most>(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<max_loads>(job, tile);
 }
 
 /// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.
