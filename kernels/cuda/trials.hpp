@@ -1,0 +1,33 @@
+// Kernels and launches that no GPU has measured yet. They give the same bits as those in use, and replace them where
+// the environment variable LONGHAUL_CUDA_TRIALS names them: names separated by commas, or "all". tests/gpu.sh tests and
+// measures each; then it replaces what it competes with, or is deleted.
+#pragma once
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+namespace longhaul::kernels::cuda {
+
+enum class Trial {
+    clusters,    ///< matmuls of prompts: clusters of blocks share what they fetch
+    warpgroups,  ///< attention of many queries: wgmma
+    early        ///< matmuls of 17 to 64 rows start before the call before has ended
+};
+
+inline bool names_trial(const char* names, Trial trial) {
+    static constexpr const char* const name_of[] = {"clusters", "warpgroups", "early"};
+    std::istringstream all(names == nullptr ? "" : names);
+    for (std::string name; std::getline(all, name, ',');)
+        if (name == "all" || name == name_of[static_cast<int>(trial)]) return true;
+    return false;
+}
+
+/// Whether the process runs this trial. The environment is read once.
+template <Trial trial>
+bool is_tried() {
+    static const bool named = names_trial(std::getenv("LONGHAUL_CUDA_TRIALS"), trial);
+    return named;
+}
+
+}  // namespace longhaul::kernels::cuda
