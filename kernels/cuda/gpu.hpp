@@ -69,6 +69,87 @@ __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/// Of a kernel that runs in clusters, which only code for sm_90 and later does.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define LONGHAUL_CLUSTER_DIMS(...)
+#else
+#define LONGHAUL_CLUSTER_DIMS(...) __cluster_dims__(__VA_ARGS__)
+#endif
+
+// Blocks of a cluster (sm_90) write into each other's shared memory. Block b of a cluster of width x height is at
+// (b % width, b / width) in it.
+
+/// Counts arrivals and bytes, in shared memory. A phase ends when all that it expects have come; the phases alternate
+/// in parity, and the first one has parity 0.
+struct alignas(8) Mbarrier {
+    std::uint64_t state;
+};
+
+__device__ __forceinline__ unsigned block_of_cluster() {
+    unsigned block;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+    return block;
+}
+__device__ __forceinline__ unsigned shared_address(const void* shared) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+/// Called by one thread, before publish_mbarriers() and a barrier of all blocks that use it.
+__device__ __forceinline__ void init_mbarrier(Mbarrier* barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void publish_mbarriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/// Waits for all threads of the cluster. Called by whole warps.
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/// Arrives, and has the phase wait for `bytes` more of bulk copies.
+__device__ __forceinline__ void arrive_with_bytes(Mbarrier* barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+/// Arrives at the barrier that is at the same place in another block of the cluster, or in this one.
+__device__ __forceinline__ void arrive_at_block(Mbarrier* barrier, unsigned block) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+        "r"(block)
+        : "memory");
+}
+/// Waits until the phase with this parity has ended, if it is the present one; not, if it was the one before.
+__device__ __forceinline__ void wait_for_phase(Mbarrier* barrier, unsigned parity) {
+    asm volatile(
+        "{\n.reg .pred ended;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+        "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+/// Asynchronous copy by one thread to this place in all blocks of the mask `blocks`; `barrier`, at its place in each of
+/// them, counts the bytes. Addresses and `bytes` are multiples of 16.
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, unsigned bytes, Mbarrier* barrier,
+                                          unsigned blocks) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+        "%4;" ::"r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>(blocks))
+        : "memory");
+}
+/// Called by all warps of a warpgroup: its threads have so many registers from now on; more than before can be had when
+/// other warpgroups have given theirs. Nothing in code for other GPUs than sm_90.
+template <int registers>
+__device__ __forceinline__ void take_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+template <int registers>
+__device__ __forceinline__ void give_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+
 /// d += a b on bf16: a [16, 16] row-major, b [16, 8] column-major, d [16, 8] f32, as fragments. With g = lane / 4 and t
 /// = lane % 4, a lane holds these elements. a: (g, 2t..), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..), two columns
 /// each, the lower one in the low half; b: (2t.., g), (2t + 8.., g); d: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t +

@@ -19,6 +19,7 @@ struct Place {
     Place(const Stream& stream, bool beside, bool early) : stream(stream), beside(beside), early(early) {}
     const Stream& stream;
     bool beside = false, early = false;
+    Extent cluster{};
 };
 
 /// Runs the launched kernel concurrently with the next call on the stream; neither waits for the other. For two kernels
@@ -31,6 +32,13 @@ inline Place beside_the_next(const Stream& stream) {
 /// threads call wait_for_previous(), and before that they read only what no call of a pass writes: weights.
 inline Place early(const Stream& stream) {
     return {stream, false, true};
+}
+
+/// Runs the kernel in clusters of width x height blocks, those of its __cluster_dims__. The grid is whole clusters.
+inline Place in_clusters(const Stream& stream, unsigned width, unsigned height) {
+    Place place(stream);
+    place.cluster = {width, height, 1};
+    return place;
 }
 
 /// The parameters of a call, each at a multiple of 16 bytes.
@@ -106,6 +114,7 @@ void launch(const Place& place, void (*kernel)(Params...), dim3 grid, dim3 block
                           .block = {block.x, block.y, block.z},
                           .shared_bytes = shared_bytes,
                           .beside = place.beside,
+                          .cluster = place.cluster,
                           .early = place.early};
     place.stream.launches().add(call, parameters.bytes());
 }

@@ -151,7 +151,7 @@ class CudaLauncher final : public Launcher {
   private:
     void launch_call(const LaunchList& list, std::size_t i, cudaStream_t stream) {
         const KernelCall& call = list[i];
-        prepare(call.kernel);
+        prepare(call);
         std::vector<void*> arguments = arguments_of(list, i);
         cudaLaunchAttribute early{};
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -166,14 +166,13 @@ class CudaLauncher final : public Launcher {
         check(cudaLaunchKernelExC(&config, call.kernel, arguments.data()));
     }
     /// Allows the kernel more than 48 KB of shared memory. Done once, for the maximum that later launches can use.
-    void prepare(const void* kernel) {
+    void prepare(const KernelCall& call) {
+        const void* const kernel = call.kernel;
         if (prepared_.contains(kernel)) return;
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(block_shared_bytes)));
+                                   static_cast<int>(max_shared_bytes(call))));
         prepared_.insert(kernel);
-        cudaFuncAttributes attributes{};
-        check(cudaFuncGetAttributes(&attributes, kernel));
-        if (attributes.ptxVersion >= 90) can_wait_.insert(kernel);
+        if (code_version(kernel) >= 90) can_wait_.insert(kernel);
     }
     SideStream& side() {
         if (side_ == nullptr) side_ = std::make_unique<SideStream>();

@@ -14,6 +14,10 @@
 
 namespace longhaul::kernels::cuda {
 
+std::size_t max_shared_bytes(const KernelCall& call) {
+    return call.cluster == Extent{} ? block_shared_bytes : cluster_shared_bytes;
+}
+
 void check_call(const KernelCall& call) {
     constexpr unsigned max_blocks = 0x7fffffff, max_blocks_beside = 65535, max_threads = 1024, max_deep = 64;
     const unsigned threads = call.block.x * call.block.y * call.block.z;
@@ -26,9 +30,9 @@ void check_call(const KernelCall& call) {
                                std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
                                std::to_string(grid.z));
     }
-    if (call.shared_bytes > block_shared_bytes) {
-        throw std::logic_error("launch: a block has at most 163 KB of shared memory, not " +
-                               std::to_string(call.shared_bytes) + " bytes");
+    if (call.shared_bytes > max_shared_bytes(call)) {
+        throw std::logic_error("launch: a block has at most " + std::to_string(max_shared_bytes(call) >> 10) +
+                               " KB of shared memory, not " + std::to_string(call.shared_bytes) + " bytes");
     }
 }
 

@@ -39,12 +39,15 @@ struct KernelCall {
     Extent grid{}, block{};
     std::size_t shared_bytes = 0;
     bool beside = false;  ///< concurrent with the next call: neither waits for the other, and later calls wait for both
+    Extent cluster{};     ///< blocks of a cluster, which run at the same time; more than one: sm_90 only
     bool early = false;   ///< may start before the previous call has ended, for whose end it then waits itself
 
     friend bool operator==(const KernelCall&, const KernelCall&) = default;
 };
 
-/// Throws std::logic_error if the smallest supported GPU would refuse the call.
+/// Max shared memory per block for calls of this kernel.
+std::size_t max_shared_bytes(const KernelCall& call);
+/// Throws std::logic_error if the smallest GPU for which the kernel is meant would refuse the call.
 void check_call(const KernelCall& call);
 
 /// Calls in the order in which they were added, with their parameters.

@@ -4,11 +4,13 @@
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/matmul_cluster.cuh"
 #include "kernels/cuda/matmul_exact.cuh"
 #include "kernels/cuda/matmul_quantized.cuh"
 #include "kernels/cuda/matmul_split.hpp"
 #include "kernels/cuda/matmul_stream.cuh"
 #include "kernels/cuda/matmul_tile.cuh"
+#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -76,6 +78,8 @@ class Product {
   private:
     /// As many rows per launch as stay in the L2 cache, because the blocks of every tile of outputs read all of them.
     void prompts() {
+        if (is_tried<Trial::clusters>() && clusters<ClusterShape<16, 2, 2>>()) return;
+        if (is_tried<Trial::pairs>() && clusters<ClusterShape<16, 1, 2>>()) return;
         constexpr std::int64_t cached_bytes = std::int64_t{24} << 20, multiple = PromptTile::rows;
         const std::int64_t max_rows = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
         const MatmulJob all = job_;
@@ -116,6 +120,32 @@ class Product {
         const auto kernel = job_.gated_width == 0 ? tile_matmul<Shape, false> : tile_matmul<Shape, true>;
         const int blocks = gpu_.major == 9 ? Shape::min_blocks : 1;
         launch(stream_, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
+    }
+
+    /// Multiplies in clusters of blocks; false if the GPU has none, or too few blocks to occupy it without a split.
+    template <class Shape>
+    bool clusters() {
+        const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
+        if (gpu_.major != 9 || code_version(reinterpret_cast<const void*>(kernel)) < 90) return false;
+        const std::int64_t blocks =
+            std::int64_t{pieces(job_.num_rows, Shape::rows)} * pieces(job_.layout.num_tiles, Shape::tiles);
+        if (4 * blocks < 3 * gpu_.multiprocessors) return false;
+        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across;
+        const std::int64_t of_cluster = Shape::across * row_group_bytes<Shape>(job_.layout);
+        const std::int64_t max_rows = std::max(std::int64_t{1}, memory_.max_panel_bytes / of_cluster) * cluster_rows;
+        const MatmulJob all = job_;
+        for (std::int64_t first = 0; first < all.num_rows; first += max_rows) {
+            job_ = rows_of(all, first, std::min(max_rows, all.num_rows - first));
+            const dim3 grid(pieces(job_.num_rows, cluster_rows) * Shape::across,
+                            pieces(job_.layout.num_tiles, Shape::tiles * Shape::up) * Shape::up);
+            const std::int64_t bytes = grid.x * row_group_bytes<Shape>(job_.layout);
+            auto* const panels = memory_.panels.get<std::byte>(stream_, bytes);
+            launch(stream_, arrange_panels<Shape>, dim3(static_cast<unsigned>(bytes / Shape::panel_bytes)),
+                   dim3(max_row_threads), 0, job_, panels);
+            launch(in_clusters(stream_, Shape::across, Shape::up), kernel, grid, dim3(Shape::block_threads),
+                   Shape::shared_bytes, job_, panels);
+        }
+        return true;
     }
 
     template <DType type, int MT, int NT, int stages, int max_warps>

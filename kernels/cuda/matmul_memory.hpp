@@ -2,15 +2,19 @@
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 
 struct MatmulMemory {
+    static constexpr std::int64_t max_panel_bytes = std::int64_t{64} << 20;
+
     /// Upper bound in bytes for passes of this size: quantized inputs, two sums per output (many rows of int8 and int4
     /// are split in two), and the sums of so few tiles that they are split to occupy all multiprocessors.
     static std::int64_t bytes(const PassSize& pass) {
         constexpr std::int64_t few_tiles = std::int64_t{32} << 20;
-        return few_tiles + pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
+        return few_tiles + (is_tried<Trial::clusters>() || is_tried<Trial::pairs>() ? max_panel_bytes : 0) +
+               pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
     }
     /// Zeroed counters; every user must leave them zero.
     unsigned* zeros(const Stream& stream, std::int64_t count) {
@@ -22,6 +26,7 @@ struct MatmulMemory {
     }
 
     Workspace inputs;  ///< reordered or quantized
+    Workspace panels;  ///< inputs of prompts, for clusters of blocks
     Workspace scales;  ///< of quantized inputs
     Workspace parts;   ///< sums of subtrees
     Workspace arrived;

@@ -211,11 +211,18 @@ struct TileTree {
         }
     }
 
-    /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
-    /// `to`, or gates it.
+    /// Adds an odd slice to the one before.
+    __device__ __forceinline__ void add(const typename Shape::Sums& newest) {
+        for_each_sum<Shape>([&](int n, int i) { sum[n][i] = __fadd_rn(sum[n][i], newest[n][i]); });
+    }
+    /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order.
     __device__ __forceinline__ void join(int slice, int slices, const typename Shape::Sums& newest) {
         const bool odd = slice % 2 == 1;
         for_each_sum<Shape>([&](int n, int i) { sum[n][i] = odd ? __fadd_rn(sum[n][i], newest[n][i]) : newest[n][i]; });
+        join(slice, slices);
+    }
+    /// Adds to the tree what ends with slice `slice`, in `sum`. The last one leaves the total in `to`, or gates it.
+    __device__ __forceinline__ void join(int slice, int slices) {
         if (slice + 1 < slices && slice % 4 == 1) {
             for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
         }

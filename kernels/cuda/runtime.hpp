@@ -101,10 +101,14 @@ struct GpuProperties {
 
 /// Max shared memory per block on the smallest supported GPU (A100).
 constexpr std::size_t block_shared_bytes = 163 << 10;
+/// The same on the first GPUs with clusters of blocks (H100).
+constexpr std::size_t cluster_shared_bytes = 227 << 10;
 
 /// Number of GPUs visible to this process; 0 if there is no driver.
 int num_gpus();
 GpuProperties properties_of(int gpu);
+/// The compute capability for which the code was compiled that the GPU runs for a kernel: 80, 90, …
+int code_version(const void* kernel);
 /// Selects the GPU of the calling thread; every thread that calls a device must do this once.
 void use_gpu(int gpu);
 /// Free memory of the calling thread's GPU.

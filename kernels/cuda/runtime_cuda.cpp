@@ -97,6 +97,11 @@ GpuProperties properties_of(int gpu) {
             .shared_bytes = found.sharedMemPerBlockOptin};
 }
 
+int code_version(const void* kernel) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel));
+    return attributes.ptxVersion;
+}
 void use_gpu(int gpu) {
     check(cudaSetDevice(gpu));
 }

@@ -49,7 +49,35 @@ struct PendingCopy {
     int group;
 };
 
-enum class State { ready, at_warp_barrier, at_block_barrier, done };
+/// Begins the next phase if this one has ended.
+void end_phase(Mbarrier& barrier) {
+    if (barrier.pending != 0 || barrier.missing_bytes != 0) return;
+    barrier.phase ^= 1U;
+    barrier.pending = barrier.count;
+}
+
+/// A bulk copy to one block.
+struct BulkCopy {
+    std::byte* to;
+    const void* from;
+    std::size_t num_bytes;
+    Mbarrier* barrier;
+};
+
+enum class State { ready, at_warp_barrier, at_block_barrier, at_cluster_barrier, at_mbarrier, done };
+
+const char* name_of(State state) {
+    switch (state) {
+        case State::at_block_barrier:
+            return "a block barrier";
+        case State::at_cluster_barrier:
+            return "a cluster barrier";
+        case State::at_mbarrier:
+            return "an mbarrier";
+        default:
+            return "a warp barrier";
+    }
+}
 
 /// One CUDA thread: a fiber that runs the body once per block.
 struct Lane {
@@ -57,51 +85,82 @@ struct Lane {
     boost::context::fiber scheduler;
     State state = State::done;
     std::int64_t awaited = 0;  ///< barrier generation that ends its wait
+    Mbarrier* mbarrier = nullptr;
+    unsigned parity = 0;  ///< of the phase of `mbarrier` that it waits for
     uint3 index{};
     int group = 0;  ///< current group of asynchronous copies
     std::vector<PendingCopy> copies;
 };
 
-/// Runs blocks on one host thread.
+struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+};
+
+struct Block {
+    uint3 index{};
+    Warp barrier;
+    int num_running = 0;
+    std::unique_ptr<std::byte, Free> shared{
+        static_cast<std::byte*>(std::aligned_alloc(1024, cluster_shared_bytes + (1 << 10)))};
+};
+
+/// Runs the blocks of a cluster on one host thread. Lanes are numbered through all of its blocks.
 class Processor {
   public:
-    void run_block(dim3 block, uint3 index, std::size_t shared_bytes, const std::function<void()>& body);
+    void run_cluster(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes,
+                     const std::function<void()>& body);
 
     void wait_in_warp() { arrive(warp(), State::at_warp_barrier); }
-    void wait_in_block() { arrive(block_, State::at_block_barrier); }
-    [[nodiscard]] Warp& warp() { return warps_[static_cast<std::size_t>(current_ / warp_lanes)]; }
+    void wait_in_block() { arrive(block().barrier, State::at_block_barrier); }
+    void wait_in_cluster() { arrive(cluster_, State::at_cluster_barrier); }
+    void wait_for_phase(Mbarrier* barrier, unsigned parity);
+    [[nodiscard]] Warp& warp() { return warp_of(current_); }
     [[nodiscard]] Lane& lane() { return *lanes_[static_cast<std::size_t>(current_)]; }
-    [[nodiscard]] int lane_of_warp() const { return current_ % warp_lanes; }
-    [[nodiscard]] std::byte* shared() { return shared_.get(); }
-    /// Throws std::logic_error unless these 16 bytes are aligned and within the block's shared memory.
-    void check_piece(const char* operation, const void* data) const;
+    [[nodiscard]] int lane_of_warp() const { return current_ % num_threads_ % warp_lanes; }
+    [[nodiscard]] unsigned block_of_cluster() const { return static_cast<unsigned>(current_ / num_threads_); }
+    [[nodiscard]] std::byte* shared() { return block().shared.get(); }
+    /// The same place in the shared memory of another block of the cluster, which must still run.
+    template <typename T>
+    T* in_block(T* mine, unsigned which);
+    /// Throws std::logic_error unless these bytes are a multiple of 16 and within the block's shared memory.
+    void check_piece(const char* operation, const void* data, std::size_t num_bytes = 16);
+    void copy_later(const BulkCopy& copy);
 
   private:
-    void begin_block(dim3 block, std::size_t shared_bytes);
+    void begin(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes);
+    /// Runs the lanes of a block that may run, each up to its next barrier; false if there were none.
+    bool run_lanes(int block);
+    void check_end();
     void resume(int index);
     bool may_run(Lane& lane, int index);
+    void suspend(Lane& mine, State state);
     void arrive(Warp& barrier, State state);
     void leave();
+    void deliver(const Mbarrier* barrier);
     void open(Warp& barrier) {
         barrier.num_waiting = 0;
         barrier.exchanges = false;
         ++barrier.generation;
     }
     void make_lanes(std::size_t count);
+    [[nodiscard]] Block& block_of(int lane) { return blocks_[static_cast<std::size_t>(lane / num_threads_)]; }
+    [[nodiscard]] Block& block() { return block_of(current_); }
+    [[nodiscard]] Warp& warp_of(int lane) {
+        const int warps = (num_threads_ + warp_lanes - 1) / warp_lanes;
+        return warps_[static_cast<std::size_t>(lane / num_threads_ * warps + lane % num_threads_ / warp_lanes)];
+    }
 
     std::vector<std::unique_ptr<Lane>> lanes_;
     std::vector<Warp> warps_;
-    Warp block_;  ///< the block's own barrier
+    std::vector<Block> blocks_;  ///< at least those of the cluster
+    Warp cluster_;               ///< the cluster's own barrier
+    std::vector<BulkCopy> bulk_copies_;
     int current_ = 0;
-    int num_threads_ = 0;
+    int num_threads_ = 1;  ///< of a block
+    int num_lanes_ = 0;    ///< of the cluster
     std::size_t shared_bytes_ = 0;
     const std::function<void()>* body_ = nullptr;
     std::exception_ptr failure_;
-    struct Free {
-        void operator()(std::byte* data) const { std::free(data); }
-    };
-    std::unique_ptr<std::byte, Free> shared_{
-        static_cast<std::byte*>(std::aligned_alloc(256, block_shared_bytes + (1 << 10)))};
 };
 
 thread_local Processor* processor = nullptr;
@@ -147,70 +206,102 @@ void Processor::make_lanes(std::size_t count) {
     }
 }
 
-void Processor::begin_block(dim3 block, std::size_t shared_bytes) {
+void Processor::begin(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes) {
     num_threads_ = static_cast<int>(block.x * block.y * block.z);
-    make_lanes(static_cast<std::size_t>(num_threads_));
-    warps_.assign(static_cast<std::size_t>((num_threads_ + warp_lanes - 1) / warp_lanes), Warp{});
-    block_ = Warp{};
-    block_.num_lanes = num_threads_;
+    num_lanes_ = num_threads_ * static_cast<int>(indices.size());
+    make_lanes(static_cast<std::size_t>(num_lanes_));
+    while (blocks_.size() < indices.size()) blocks_.emplace_back();
+    warps_.assign(indices.size() * static_cast<std::size_t>((num_threads_ + warp_lanes - 1) / warp_lanes), Warp{});
+    cluster_ = Warp{};
+    cluster_.num_lanes = num_lanes_;
+    bulk_copies_.clear();
     shared_bytes_ = shared_bytes;
-    std::fill_n(shared_.get(), shared_bytes + guard_bytes, untouched);
-    for (int i = 0; i < num_threads_; ++i) {
+    for (std::size_t b = 0; b < indices.size(); ++b) {
+        blocks_[b].index = indices[b];
+        blocks_[b].barrier = Warp{};
+        blocks_[b].barrier.num_lanes = blocks_[b].num_running = num_threads_;
+        std::fill_n(blocks_[b].shared.get(), shared_bytes + guard_bytes, untouched);
+    }
+    for (int i = 0; i < num_lanes_; ++i) {
         Lane& lane = *lanes_[static_cast<std::size_t>(i)];
-        const auto flat = static_cast<unsigned>(i);
+        const auto flat = static_cast<unsigned>(i % num_threads_);
         lane.index = {flat % block.x, flat / block.x % block.y, flat / block.x / block.y};
         lane.state = State::ready;
         lane.group = 0;
         lane.copies.clear();
-        ++warps_[static_cast<std::size_t>(i / warp_lanes)].num_lanes;
+        ++warp_of(i).num_lanes;
     }
 }
 
-void Processor::run_block(dim3 block, uint3 index, std::size_t shared_bytes, const std::function<void()>& body) {
+void Processor::run_cluster(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes,
+                            const std::function<void()>& body) {
     body_ = &body;
     failure_ = nullptr;
-    blockIdx = index;
-    begin_block(block, shared_bytes);
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int i = 0; i < num_threads_; ++i) {
-            const int which = reversed() ? num_threads_ - 1 - i : i;
-            if (!may_run(*lanes_[static_cast<std::size_t>(which)], which)) continue;
-            resume(which);
-            moved = true;
-        }
+    begin(block, indices, shared_bytes);
+    // The first block runs as far as it can while the others stand still, then the next one until the first can go on:
+    // so a block that does not wait for another shows.
+    const int blocks = static_cast<int>(indices.size());
+    for (int b = 0; b < blocks; ++b) {
+        if (run_lanes(reversed() ? blocks - 1 - b : b)) b = -1;
     }
+    check_end();
+}
+
+bool Processor::run_lanes(int block) {
+    bool moved = false;
     for (int i = 0; i < num_threads_; ++i) {
+        const int which = block * num_threads_ + (reversed() ? num_threads_ - 1 - i : i);
+        if (!may_run(*lanes_[static_cast<std::size_t>(which)], which)) continue;
+        resume(which);
+        moved = true;
+    }
+    return moved;
+}
+
+void Processor::check_end() {
+    for (int i = 0; i < num_lanes_; ++i) {
         const State state = lanes_[static_cast<std::size_t>(i)]->state;
         if (state == State::done || failure_ != nullptr) continue;
         lanes_.clear();  // their fibers are suspended within the kernel
-        throw std::logic_error(std::string("emulated kernel: thread ") + std::to_string(i) + " waits at a " +
-                               (state == State::at_block_barrier ? "block" : "warp") +
-                               " barrier that others never reach");
+        throw std::logic_error(std::string("emulated kernel: thread ") + std::to_string(i) + " waits at " +
+                               name_of(state) + " that others never reach");
     }
     if (failure_ != nullptr) {
         lanes_.clear();
         std::rethrow_exception(failure_);
     }
-    const std::byte* const behind = shared_.get() + shared_bytes;
-    if (std::any_of(behind, behind + guard_bytes, [](std::byte byte) { return byte != untouched; })) {
-        throw std::logic_error("emulated kernel: wrote behind its " + std::to_string(shared_bytes) +
-                               " bytes of shared memory");
+    if (!bulk_copies_.empty()) throw std::logic_error("emulated kernel: ended before a bulk copy arrived");
+    for (int b = 0; b < num_lanes_ / num_threads_; ++b) {
+        const std::byte* const behind = blocks_[static_cast<std::size_t>(b)].shared.get() + shared_bytes_;
+        if (std::any_of(behind, behind + guard_bytes, [](std::byte byte) { return byte != untouched; })) {
+            throw std::logic_error("emulated kernel: wrote behind its " + std::to_string(shared_bytes_) +
+                                   " bytes of shared memory");
+        }
     }
 }
 
-void Processor::check_piece(const char* operation, const void* data) const {
-    const auto at = reinterpret_cast<std::uintptr_t>(data), begin = reinterpret_cast<std::uintptr_t>(shared_.get());
-    if (at % 16 != 0) throw std::logic_error(std::string(operation) + ": not a multiple of 16 bytes");
-    if (at < begin || at + 16 > begin + shared_bytes_) {
+void Processor::check_piece(const char* operation, const void* data, std::size_t num_bytes) {
+    const auto at = reinterpret_cast<std::uintptr_t>(data), begin = reinterpret_cast<std::uintptr_t>(shared());
+    if (at % 16 != 0 || num_bytes % 16 != 0)
+        throw std::logic_error(std::string(operation) + ": not a multiple of 16 bytes");
+    if (at < begin || at + num_bytes > begin + shared_bytes_) {
         throw std::logic_error(std::string(operation) + ": outside of the block's shared memory");
     }
+}
+
+template <typename T>
+T* Processor::in_block(T* mine, unsigned which) {
+    if (which >= static_cast<unsigned>(num_lanes_ / num_threads_)) throw std::logic_error("cluster: no such block");
+    Block& other = blocks_[which];
+    if (other.num_running == 0) throw std::logic_error("cluster: access to a block that has ended");
+    return reinterpret_cast<T*>(other.shared.get() + (reinterpret_cast<std::byte*>(mine) - shared()));
 }
 
 void Processor::resume(int index) {
     current_ = index;
     Lane& lane = *lanes_[static_cast<std::size_t>(index)];
     threadIdx = lane.index;
+    blockIdx = block().index;
     lane.fiber = std::move(lane.fiber).resume();
 }
 
@@ -219,32 +310,67 @@ bool Processor::may_run(Lane& lane, int index) {
         case State::ready:
             return true;
         case State::at_warp_barrier:
-            return warps_[static_cast<std::size_t>(index / warp_lanes)].generation >= lane.awaited;
+            return warp_of(index).generation >= lane.awaited;
         case State::at_block_barrier:
-            return block_.generation >= lane.awaited;
+            return block_of(index).barrier.generation >= lane.awaited;
+        case State::at_cluster_barrier:
+            return cluster_.generation >= lane.awaited;
+        case State::at_mbarrier:
+            deliver(lane.mbarrier);
+            return lane.mbarrier->phase != lane.parity;
         case State::done:
             break;
     }
     return false;
 }
 
+void Processor::suspend(Lane& mine, State state) {
+    mine.state = state;
+    mine.scheduler = std::move(mine.scheduler).resume();
+    mine.state = State::ready;
+}
+
 void Processor::arrive(Warp& barrier, State state) {
     Lane& mine = lane();
     mine.awaited = barrier.generation + 1;
-    mine.state = state;
     if (++barrier.num_waiting == barrier.num_lanes) open(barrier);
-    mine.scheduler = std::move(mine.scheduler).resume();
-    mine.state = State::ready;
+    suspend(mine, state);
+}
+
+void Processor::wait_for_phase(Mbarrier* barrier, unsigned parity) {
+    Lane& mine = lane();
+    mine.mbarrier = barrier;
+    mine.parity = parity;
+    suspend(mine, State::at_mbarrier);
+}
+
+void Processor::copy_later(const BulkCopy& copy) {
+    std::memset(copy.to, 0xff, copy.num_bytes);  // the old contents are undefined from now on
+    bulk_copies_.push_back(copy);
+    if (reversed()) deliver(copy.barrier);
+}
+
+/// Bulk copies arrive when somebody waits for them; in reverse order, at once.
+void Processor::deliver(const Mbarrier* barrier) {
+    const auto arrives = [&](const BulkCopy& copy) { return copy.barrier == barrier; };
+    for (const BulkCopy& copy : bulk_copies_) {
+        if (!arrives(copy)) continue;
+        std::memcpy(copy.to, copy.from, copy.num_bytes);
+        copy.barrier->missing_bytes -= static_cast<std::int32_t>(copy.num_bytes);
+        end_phase(*copy.barrier);
+    }
+    std::erase_if(bulk_copies_, arrives);
 }
 
 /// Ends the current thread. Barriers no longer wait for it.
 void Processor::leave() {
     lane().state = State::done;
+    --block().num_running;
     if (warp().exchanges && failure_ == nullptr) {
         failure_ =
             std::make_exception_ptr(std::logic_error("emulated warp: a lane ended while others exchange values"));
     }
-    for (Warp* const barrier : {&warp(), &block_}) {
+    for (Warp* const barrier : {&warp(), &block().barrier, &cluster_}) {
         if (--barrier->num_lanes > 0 && barrier->num_waiting == barrier->num_lanes) open(*barrier);
     }
 }
@@ -256,9 +382,9 @@ Processor& here() {
 
 }  // namespace
 
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
-    const auto width = static_cast<std::int64_t>(grid.x), height = static_cast<std::int64_t>(grid.y);
-    const std::int64_t num_blocks = width * height * static_cast<std::int64_t>(grid.z);
+void run(dim3 grid, dim3 block, dim3 cluster, std::size_t shared_bytes, const std::function<void()>& body) {
+    if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || cluster.z != 1)
+        throw std::logic_error("emulated kernel: a grid of clusters that are not whole");
     thread_local Processor mine;
     const auto flush = keeps_denormals() ? std::nullopt : std::optional<FlushDenormals>(std::in_place);
     const struct Running {
@@ -267,11 +393,14 @@ void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<vo
     } running(mine);
     blockDim = block;
     gridDim = grid;
-    for (std::int64_t b = 0; b < num_blocks; ++b) {
-        mine.run_block(block,
-                       {static_cast<unsigned>(b % width), static_cast<unsigned>(b / width % height),
-                        static_cast<unsigned>(b / width / height)},
-                       shared_bytes, body);
+    std::vector<uint3> indices(std::size_t{cluster.x} * cluster.y);
+    for (unsigned z = 0; z < grid.z; ++z) {
+        for (unsigned y = 0; y < grid.y; y += cluster.y) {
+            for (unsigned x = 0; x < grid.x; x += cluster.x) {
+                for (unsigned b = 0; b < indices.size(); ++b) indices[b] = {x + b % cluster.x, y + b / cluster.x, z};
+                mine.run_cluster(block, indices, shared_bytes, body);
+            }
+        }
     }
 }
 
@@ -309,6 +438,35 @@ std::byte* shared_bytes() {
 }
 int lane() {
     return here().lane_of_warp();
+}
+
+void cluster_barrier() {
+    here().wait_in_cluster();
+}
+unsigned block_of_cluster() {
+    return here().block_of_cluster();
+}
+void arrive(Mbarrier* mine, unsigned block, std::int32_t bytes) {
+    Mbarrier& barrier = *here().in_block(mine, block);
+    if (barrier.count == 0xffff) throw std::logic_error("mbarrier: not initialized");
+    if (barrier.pending == 0) throw std::logic_error("mbarrier: more arrivals than it expects");
+    barrier.missing_bytes += bytes;
+    --barrier.pending;
+    end_phase(barrier);
+}
+void wait_for_phase(Mbarrier* barrier, unsigned parity) {
+    if (barrier->count == 0xffff) throw std::logic_error("mbarrier: not initialized");
+    here().wait_for_phase(barrier, parity);
+}
+void copy_bulk(void* to, const void* from, std::size_t num_bytes, Mbarrier* barrier, unsigned blocks) {
+    Processor& p = here();
+    p.check_piece("cp.async.bulk", to, num_bytes);
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
+        throw std::logic_error("cp.async.bulk: reads at no multiple of 16 bytes");
+    for (unsigned b = 0; blocks >> b != 0; ++b) {
+        if ((blocks >> b & 1U) == 0) continue;
+        p.copy_later({p.in_block(static_cast<std::byte*>(to), b), from, num_bytes, p.in_block(barrier, b)});
+    }
 }
 
 void check_matrix_row(const void* row) {

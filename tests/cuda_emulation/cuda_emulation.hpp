@@ -1,8 +1,8 @@
-// CUDA's execution model on the host, for tests. The blocks of a kernel run one by one in the calling thread, and the
-// threads of a block are fibers that switch at barriers. To expose code that relies on anything CUDA does not
-// guarantee, as a wrong number or an error: shared memory is filled with NaN before each block, asynchronous copies
-// arrive only when they are waited for, and LONGHAUL_EMULATION_ORDER=reverse runs the last lane first, and streams as
-// early as possible instead of as late as possible.
+// CUDA's execution model on the host, for tests. The blocks of a kernel (or its clusters of blocks) run one by one in
+// the calling thread, and their threads are fibers that switch at barriers. To expose code that relies on anything CUDA
+// does not guarantee, as a wrong number or an error: shared memory is filled with NaN before each block, asynchronous
+// copies arrive only when they are waited for, and LONGHAUL_EMULATION_ORDER=reverse runs the last lane first, and
+// streams as early as possible instead of as late as possible.
 //
 // Denormals are flushed as with -ftz=true, but for f64 as well; LONGHAUL_EMULATION_DENORMALS=keep flushes neither.
 //
@@ -30,6 +30,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define LONGHAUL_CLUSTER_DIMS(...)
 #define __align__(bytes) alignas(bytes)
 
 namespace longhaul::kernels::cuda {
@@ -75,6 +76,13 @@ extern thread_local dim3 gridDim;
 constexpr int warpSize = 32;
 constexpr unsigned full_warp = 0xffffffffU;
 
+/// In shared memory. A phase ends when all arrivals and bytes have come.
+struct alignas(8) Mbarrier {
+    std::uint16_t count, pending;
+    std::int32_t missing_bytes : 31;
+    std::uint32_t phase : 1;
+};
+
 namespace emulation {
 
 /// Whether LONGHAUL_EMULATION_ORDER=reverse is set.
@@ -83,7 +91,7 @@ bool reversed();
 void ask(NativeStream stream, std::function<void()> operation);
 /// Runs `body` once for each thread of each block. Throws what a thread threw, and std::logic_error if some threads
 /// never reach a barrier.
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+void run(dim3 grid, dim3 block, dim3 cluster, std::size_t shared_bytes, const std::function<void()>& body);
 
 /// Graphs launched so far in this process, and the calls in them.
 struct GraphLaunches {
@@ -101,6 +109,11 @@ std::int64_t waits_for_previous();
 void warp_barrier();
 std::byte* shared_bytes();
 int lane();
+void cluster_barrier();
+unsigned block_of_cluster();
+void arrive(Mbarrier* mine, unsigned block, std::int32_t bytes);
+void wait_for_phase(Mbarrier* barrier, unsigned parity);
+void copy_bulk(void* to, const void* from, std::size_t num_bytes, Mbarrier* barrier, unsigned blocks);
 void copy_later(void* to, const void* from, std::size_t num_bytes);
 void commit();
 void wait(int pending);
@@ -278,6 +291,33 @@ template <int pending>
 void wait_copies() {
     emulation::wait(pending);
 }
+
+inline void init_mbarrier(Mbarrier* barrier, unsigned arrivals) {
+    *barrier = {static_cast<std::uint16_t>(arrivals), static_cast<std::uint16_t>(arrivals), 0, 0};
+}
+inline void publish_mbarriers() {}
+inline void arrive_with_bytes(Mbarrier* barrier, unsigned bytes) {
+    emulation::arrive(barrier, emulation::block_of_cluster(), static_cast<std::int32_t>(bytes));
+}
+inline void arrive_at_block(Mbarrier* barrier, unsigned block) {
+    emulation::arrive(barrier, block, 0);
+}
+inline void wait_for_phase(Mbarrier* barrier, unsigned parity) {
+    emulation::wait_for_phase(barrier, parity);
+}
+inline void copy_bulk(void* shared, const void* global, unsigned bytes, Mbarrier* barrier, unsigned blocks) {
+    emulation::copy_bulk(shared, global, bytes, barrier, blocks);
+}
+inline unsigned block_of_cluster() {
+    return emulation::block_of_cluster();
+}
+inline void cluster_barrier() {
+    emulation::cluster_barrier();
+}
+template <int registers>
+void take_registers() {}
+template <int registers>
+void give_registers() {}
 
 inline std::uint32_t round_to_bf16(float low, float high) {
     return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;

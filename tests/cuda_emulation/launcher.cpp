@@ -41,7 +41,7 @@ void queue_calls(NativeStream stream, const LaunchList& list) {
         emulation::ask(stream, [copied, i] {
             const KernelCall& call = (*copied)[i];
             const std::int64_t before = emulation::waits_for_previous();
-            emulation::run(dimensions(call.grid), dimensions(call.block), call.shared_bytes,
+            emulation::run(dimensions(call.grid), dimensions(call.block), dimensions(call.cluster), call.shared_bytes,
                            [&] { call.type->call(call.kernel, copied->parameters(i)); });
             const Extent &grid = call.grid, &block = call.block;
             const std::int64_t threads = std::int64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z;

@@ -166,6 +166,9 @@ GpuProperties properties_of(int /*gpu*/) {
             .l2_bytes = std::size_t{1} << 20,
             .shared_bytes = block_shared_bytes};
 }
+int code_version(const void* /*kernel*/) {
+    return 90;
+}
 void use_gpu(int /*gpu*/) {}
 std::size_t free_memory_bytes() {
     return std::size_t{4} << 30;

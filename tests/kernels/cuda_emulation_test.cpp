@@ -112,6 +112,108 @@ TEST(CudaEmulation, CopiesArriveWhenTheyAreWaitedFor) {
     EXPECT_EQ(second, 7.0F);
 }
 
+template <class Body>
+void run_clusters(dim3 grid, dim3 block, std::size_t shared_bytes, Body body) {
+    const Stream stream;
+    launch(in_clusters(stream, 2, 2), call<Body>, grid, block, shared_bytes, body);
+    stream.synchronize();
+}
+
+/// An mbarrier at the start of shared memory, ready in all blocks of the cluster.
+Mbarrier* ready_mbarrier(unsigned arrivals) {
+    auto* const barrier = shared_memory<Mbarrier>();
+    if (threadIdx.x == 0) init_mbarrier(barrier, arrivals);
+    publish_mbarriers();
+    cluster_barrier();
+    return barrier;
+}
+
+TEST(CudaEmulation, BulkCopiesArriveInAllBlocksOfTheMask) {
+    alignas(16) const std::vector<float> from{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+    std::vector<float> before(8), seen(8 * 4);
+    run_clusters({4, 2}, {32}, 16 + 32, [&] {
+        Mbarrier* const barrier = ready_mbarrier(1);
+        const unsigned mine = block_of_cluster(), block = blockIdx.y * gridDim.x + blockIdx.x;
+        float* const pieces = shared_memory<float>() + 4;
+        if (threadIdx.x == 0) {
+            arrive_with_bytes(barrier, 32);
+            // To the blocks of this row of the cluster, as the left or the right piece.
+            copy_bulk(pieces + mine % 2 * 4, from.data() + mine * 4, 16, barrier, 3U << (mine / 2 * 2));
+        }
+        before[block] = pieces[mine % 2 * 4];
+        wait_for_phase(barrier, 0);
+        if (threadIdx.x == 0) {
+            for (unsigned i = 0; i < 4; ++i) seen[block * 4 + i] = pieces[i * 2];
+        }
+        cluster_barrier();
+    });
+    for (unsigned block = 0; block < 8; ++block) {
+        const float left = block < 4 ? 0.0F : 2.0F;
+        const std::vector<float> of_block(seen.begin() + block * 4, seen.begin() + block * 4 + 4);
+        EXPECT_EQ(of_block, (std::vector<float>{left, left, left + 1, left + 1}));
+        if (!emulation::reversed()) {
+            EXPECT_TRUE(std::isnan(before[block]));
+        }
+    }
+}
+
+TEST(CudaEmulation, PhasesOfAnMbarrierEndWhenAllHaveArrived) {
+    int sum = 0;
+    run_clusters({2, 2}, {32}, 16, [&] {
+        Mbarrier* const barrier = ready_mbarrier(4);
+        for (unsigned round = 0; threadIdx.x == 0 && round < 5; ++round) {
+            if (block_of_cluster() == round % 4) sum = sum * 2 + static_cast<int>(round);
+            for (unsigned to = 0; to < 4; ++to) arrive_at_block(barrier, to);
+            wait_for_phase(barrier, round % 2);
+        }
+        cluster_barrier();
+    });
+    EXPECT_EQ(sum, 0 * 16 + 1 * 8 + 2 * 4 + 3 * 2 + 4);
+}
+
+TEST(CudaEmulation, FaultsOfClustersAreErrors) {
+    alignas(16) static const float from[8]{};
+    const auto leader = [] { return threadIdx.x == 0 && block_of_cluster() == 0; };
+    EXPECT_THROW(run_clusters({3, 2}, {32}, 16, [] {}), std::logic_error) << "not whole clusters";
+    EXPECT_THROW(run_clusters({2, 2}, {32}, 16, [] { wait_for_phase(shared_memory<Mbarrier>(), 0); }), std::logic_error)
+        << "not initialized";
+    EXPECT_THROW(run_clusters({2, 2}, {32}, 16, [] { wait_for_phase(ready_mbarrier(1), 0); }), std::logic_error)
+        << "nobody arrives";
+    EXPECT_THROW(run_clusters({2, 2}, {32}, 16,
+                              [&] {
+                                  Mbarrier* const barrier = ready_mbarrier(2);
+                                  for (int i = 0; leader() && i < 3; ++i) arrive_at_block(barrier, i == 2 ? 4 : 1);
+                              }),
+                 std::logic_error)
+        << "no such block";
+    EXPECT_THROW(run_clusters({2, 2}, {32}, 48,
+                              [&] {
+                                  Mbarrier* const barrier = ready_mbarrier(1);
+                                  if (leader()) copy_bulk(shared_memory<float>() + 8, from, 32, barrier, 1);
+                                  wait_for_phase(barrier, 0);
+                              }),
+                 std::logic_error)
+        << "behind shared memory";
+    EXPECT_THROW(run_clusters({2, 2}, {64}, 16,
+                              [&] {
+                                  Mbarrier* const barrier = ready_mbarrier(1);
+                                  if (block_of_cluster() == 1) return;
+                                  cluster_barrier();
+                                  if (leader()) arrive_at_block(barrier, 1);
+                              }),
+                 std::logic_error)
+        << "a block that has ended";
+    if (emulation::reversed()) return;  // copies then arrive at once
+    EXPECT_THROW(run_clusters({2, 2}, {32}, 48,
+                              [&] {
+                                  Mbarrier* const barrier = ready_mbarrier(1);
+                                  if (leader()) copy_bulk(shared_memory<float>() + 4, from, 16, barrier, 2);
+                                  cluster_barrier();
+                              }),
+                 std::logic_error)
+        << "nobody waits for the copy";
+}
+
 std::uint32_t bf16_pair(int low, int high) {
     const auto bits = [](int value) { return std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16; };
     return bits(low) | bits(high) << 16;
@@ -204,6 +306,8 @@ TEST(CudaEmulation, WhatAGpuRefusesIsRefused) {
     EXPECT_NO_THROW(run({1}, {1}, block_shared_bytes, nothing));
     EXPECT_THROW(run({1}, {1}, block_shared_bytes + 1, nothing), std::logic_error);
     EXPECT_NO_THROW(run({0, 65536}, {1}, 0, nothing)) << "nothing is launched";
+    EXPECT_NO_THROW(run_clusters({2, 2}, {1}, cluster_shared_bytes, nothing));
+    EXPECT_THROW(run_clusters({2, 2}, {1}, cluster_shared_bytes + 1, nothing), std::logic_error);
 }
 
 TEST(CudaEmulation, ReachesOfAKernelAreChecked) {

@@ -123,6 +123,21 @@ TEST_P(GpuMatmul, WholeBlocksGiveTheSameAsFewRows) {
     }
 }
 
+// So many tiles of outputs and rows that prompts have a kernel of their own; slices with a part of a last step.
+TEST_P(GpuMatmul, PromptsGiveTheSameAsFewRows) {
+    const auto device = GetParam().make(1);
+    const bool is_emulated = GetParam().name.ends_with("emulated");
+    const Shape shape{is_emulated ? 270 : 8590, 1600};
+    const Problem problem(*device, DType::bf16, shape, 140, 98);
+    const std::vector<float> all = problem.product(shape.num_outputs, 0, 140);
+    for (const std::int64_t first : {0, 127, 139}) {
+        const auto expected = all.begin() + first * shape.num_outputs;
+        ASSERT_EQ(problem.product(shape.num_outputs, first, 1),
+                  std::vector<float>(expected, expected + shape.num_outputs))
+            << "row " << first;
+    }
+}
+
 // Prompts whose rows do not fit into the cache are computed in parts.
 TEST_P(GpuMatmul, RowsFarApartAreTheSame) {
     const auto device = GetParam().make(1);

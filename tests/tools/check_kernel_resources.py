@@ -16,6 +16,7 @@ from pathlib import Path
 HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
+    "cluster_matmul",
     "quantized_matmul",
     "quantize_inputs",
     "tensor_kernel",
