@@ -26,28 +26,48 @@ struct RopeArgs {
     std::byte* q_out;  ///< query_type [rows, q_heads, head_dim]
 };
 
-/// Element d of a head as it is stored: rotated by RoPE, unless c is nullptr.
+/// A head, and the angles that rotate it.
 struct HeadRow {
     const float* x;
     const float* c;  ///< nullptr: not rotated
     const float* s;
     int half;
-
-    __device__ float at(int d) const {
-        if (c == nullptr) return x[d];
-        if (d < half) return __fsub_rn(__fmul_rn(x[d], c[d]), __fmul_rn(x[d + half], s[d]));
-        const int i = d - half;
-        return __fadd_rn(__fmul_rn(x[d], c[i]), __fmul_rn(x[i], s[i]));
-    }
 };
 
-/// The largest magnitude of a head, computed by one warp; infinity if an element is not finite.
-__device__ float largest_of_head(const HeadRow& row, int head_dim, int lane) {
-    float largest = 0.0F;
-    for (int d = lane; d < head_dim; d += warp_size) {
-        const float magnitude = __builtin_fabsf(row.at(d));
-        if (!(magnitude <= largest)) largest = magnitude < __builtin_inff() ? magnitude : __builtin_inff();
+/// Calls visit(d, values) for elements d.. of a head as they are stored, `count` at a time: those of a lane in the
+/// first half of the head, and those that they are rotated with.
+template <int count, class Visit>
+__device__ __forceinline__ void for_each_element(const HeadRow& row, int lane, Visit visit) {
+#pragma unroll 1  // one turn, mostly
+    for (int i = lane * count; i < row.half; i += warp_size * count) {
+        float low[count], high[count];
+        load_floats(row.x + i, low);
+        load_floats(row.x + row.half + i, high);
+        if (row.c != nullptr) {
+            float c[count], s[count];
+            load_floats(row.c + i, c);
+            load_floats(row.s + i, s);
+            for (int v = 0; v < count; ++v) {
+                const float first = low[v], second = high[v];
+                low[v] = __fsub_rn(__fmul_rn(first, c[v]), __fmul_rn(second, s[v]));
+                high[v] = __fadd_rn(__fmul_rn(second, c[v]), __fmul_rn(first, s[v]));
+            }
+        }
+        visit(i, low);
+        visit(row.half + i, high);
     }
+}
+
+/// The largest magnitude of a head, computed by one warp; infinity if an element is not finite.
+template <int count>
+__device__ float largest_of_head(const HeadRow& row, int lane) {
+    float largest = 0.0F;
+    for_each_element<count>(row, lane, [&](int, const float(&values)[count]) {
+        for (int v = 0; v < count; ++v) {
+            const float magnitude = __builtin_fabsf(values[v]);
+            if (!(magnitude <= largest)) largest = magnitude < __builtin_inff() ? magnitude : __builtin_inff();
+        }
+    });
     for (int step = warp_size / 2; step > 0; step /= 2) {
         const float other = __shfl_xor_sync(full_warp, largest, step);
         largest = other > largest ? other : largest;
@@ -55,28 +75,27 @@ __device__ float largest_of_head(const HeadRow& row, int head_dim, int lane) {
     return largest;
 }
 
-__device__ void store_elements(DType dtype, const HeadRow& row, int head_dim, int lane, std::byte* to) {
-    for (int d = lane; d < head_dim; d += warp_size) {
-        const float value = row.at(d);
-        if (dtype == DType::f32) {
-            reinterpret_cast<float*>(to)[d] = value;
-        } else {
-            reinterpret_cast<std::uint16_t*>(to)[d] = f32_to_bf16(value);
-        }
-    }
+template <int count>
+__device__ void store_elements(DType dtype, const HeadRow& row, int lane, std::byte* to) {
+    for_each_element<count>(
+        row, lane, [&](int d, const float(&values)[count]) { store_act(to, dtype == DType::bf16, d, values); });
 }
 
 /// Stores a key (or value) to slot `slot` of its block.
+template <int count>
 __device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, std::byte* block, int slot) {
     std::byte* to = block + static_cast<std::int64_t>(slot) * args.shape.row_bytes;
-    const int head_dim = args.shape.head_dim;
-    if (args.dtype != DType::int8) return store_elements(args.dtype, row, head_dim, lane, to);
-    const QuantizationScale whole = QuantizationScale::of(largest_of_head(row, head_dim, lane), max_quantized_kv);
-    for (int d = lane; d < head_dim; d += warp_size) to[d] = static_cast<std::byte>(whole.whole(row.at(d)));
+    if (args.dtype != DType::int8) return store_elements<count>(args.dtype, row, lane, to);
+    const QuantizationScale whole = QuantizationScale::of(largest_of_head<count>(row, lane), max_quantized_kv);
+    for_each_element<count>(row, lane, [&](int d, const float(&values)[count]) {
+        for (int v = 0; v < count; ++v) to[d + v] = static_cast<std::byte>(whole.whole(values[v]));
+    });
     if (lane == 0) reinterpret_cast<float*>(block + args.shape.scales())[slot] = whole.scale;
 }
 
 /// Grid [rows, heads / heads_per_block]; one warp per head of queries, keys and values.
+/// `count`: elements per access.
+template <int count>
 __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(RopeArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
@@ -91,13 +110,12 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     if (head < args.q_heads) {
         const DType type = args.dtype == DType::bf16 ? DType::bf16 : DType::f32;
         const std::int64_t element = type == DType::bf16 ? 2 : 4;
-        return store_elements(type, from, head_dim, lane,
-                              args.q_out + (row * args.q_heads + head) * head_dim * element);
+        return store_elements<count>(type, from, lane, args.q_out + (row * args.q_heads + head) * head_dim * element);
     }
     const KvSlot slot = args.slots[row];
     if (slot.page == nullptr) return;
     const int kv_head = (head - args.q_heads) % args.shape.num_kv_heads;
-    store_token(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
+    store_token<count>(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
 }
 
 /// Heads of queries and keys to be normed in place; pointers to device memory.
@@ -175,7 +193,9 @@ void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const fl
                         pass.sin,        qkv,          q_out};
     const auto num_heads = static_cast<unsigned>(q_heads + 2 * layout.num_kv_heads);
     const dim3 grid(static_cast<unsigned>(pass.num_slots), (num_heads + heads_per_block - 1) / heads_per_block);
-    launch(state_->stream, rope_store_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+    // Pairs of elements if they occupy all lanes.
+    const auto kernel = layout.head_dim % (4 * warp_size) == 0 ? rope_store_kernel<2> : rope_store_kernel<1>;
+    launch(state_->stream, kernel, grid, dim3(warp_size * heads_per_block), 0, args);
 }
 
 void CudaDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {

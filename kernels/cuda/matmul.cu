@@ -61,8 +61,8 @@ class Product {
         align_inputs();
         if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
         if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
-        if (job_.num_rows <= 32) return tile<TreeTile<4>>();
-        if (job_.num_rows <= 64) return tile<TreeTile<8>>();
+        if (job_.num_rows <= 32) return tree<TreeTile<4>>();
+        if (job_.num_rows <= 64) return tree<TreeTile<8>>();
         prompts();
     }
 
@@ -115,11 +115,18 @@ class Product {
     }
 
     template <class Shape>
+    void tree() {
+        if (is_tried<Trial::early>()) return tile<Shape, true>();
+        tile<Shape>();
+    }
+    template <class Shape, bool is_early = false>
     void tile() {
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
-        const auto kernel = job_.gated_width == 0 ? tile_matmul<Shape, false> : tile_matmul<Shape, true>;
+        const auto kernel =
+            job_.gated_width == 0 ? tile_matmul<Shape, false, is_early> : tile_matmul<Shape, true, is_early>;
         const int blocks = gpu_.major == 9 ? Shape::min_blocks : 1;
-        launch(stream_, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
+        const Place place(stream_, false, is_early);
+        launch(place, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     /// Multiplies in clusters of blocks; false if the GPU has none, or too few blocks to occupy it without a split.

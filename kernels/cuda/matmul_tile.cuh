@@ -69,24 +69,47 @@ class TileQueue {
     }
     /// Starts fetching the next stage, if there is one, and closes its group of copies.
     __device__ __forceinline__ void fetch() {
-        if (slices_left_ > 0) {
-            const int steps = static_cast<int>(job_.layout.steps);
-            fetch_weights(steps);
-            fetch_inputs();
-            advance(steps);
-        }
+        start_stage<true, true>();
         commit_copies();
-        place_ = slot_after(place_);
+    }
+    /// Fetches the first stages. is_early: their weights while the call before still runs; they belong to the group of
+    /// the first inputs.
+    template <bool is_early>
+    __device__ __forceinline__ void fetch_first() {
+        constexpr int count = Shape::stages - 1;
+        if constexpr (is_early) {
+            TileQueue weights = *this;
+#pragma unroll
+            for (int i = 0; i < count; ++i) weights.template start_stage<true, false>();
+            wait_for_previous();
+        }
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            start_stage<!is_early, true>();
+            commit_copies();
+        }
     }
 
   private:
+    template <bool of_weights, bool of_inputs>
+    __device__ __forceinline__ void start_stage() {
+        if (slices_left_ > 0) {
+            const int steps = static_cast<int>(job_.layout.steps);
+            if constexpr (of_weights) fetch_weights(steps);
+            if constexpr (of_inputs) fetch_inputs();
+            advance(steps);
+        }
+        place_ = slot_after(place_);
+    }
     [[nodiscard]] static __device__ __forceinline__ int slot_after(int place) {
         return place + Shape::stage_bytes == Shape::queue_bytes ? 0 : place + Shape::stage_bytes;
     }
     [[nodiscard]] __device__ __forceinline__ std::int64_t tile_bytes() const {
         return job_.layout.num_slices * job_.layout.steps * 1024;
     }
-    [[nodiscard]] __device__ __forceinline__ std::int64_t row_bytes() const { return job_.x_stride * 2; }
+    [[nodiscard]] __device__ __forceinline__ std::int64_t row_bytes() const {
+        return job_.x_stride * 2;
+    }
 
     __device__ __forceinline__ void fetch_weights(int steps) const {
         constexpr int next = Shape::threads / tile_pieces;  // tiles from one piece to the next
@@ -238,16 +261,16 @@ struct TileTree {
     }
 };
 
-/// Grid: groups of rows; groups of outputs; subtrees of slices.
-template <class Shape, bool is_gated>
+/// Grid: groups of rows; groups of outputs; subtrees of slices. is_early: launched early().
+template <class Shape, bool is_gated, bool is_early>
 __global__ void __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks : 1) tile_matmul(MatmulJob job) {
     const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * Shape::tiles;
     const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
     TileQueue<Shape> queue(job, first_tile, first_row, static_cast<int>(blockIdx.z) * slices, slices);
     TileTree<Shape, is_gated> tree{job};
-#pragma unroll
-    for (int i = 0; i < Shape::stages - 1; ++i) queue.fetch();
+    queue.template fetch_first<is_early>();
+    if constexpr (is_early) let_next_start();  // a block of the next call takes the place of each that ends
     for (int slice = 0; slice < slices; ++slice) {
         typename Shape::Sums sum = {};
         for (int step = 0; step < steps; step += Shape::stage_steps) {

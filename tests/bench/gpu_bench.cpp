@@ -7,7 +7,8 @@
 // the peak, for the matmuls and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128,
 // feed-forward 14336), for operations on single rows, and for choosing tokens from rows of 128K logits. Values are
 // medians; each matmul runs over enough copies of its matrix to exceed the L2 cache. Then all layers of a pass,
-// launched as a model does, in graphs and kernel by kernel. --cublas: matmuls of 512 rows and more by cuBLASLt, as for
+// launched as a model does, in graphs and kernel by kernel; and (prompt, tree) each operation of a layer beside them:
+// 2048 rows of a prompt at 6144 positions, and trees at 512. --cublas: matmuls of 512 rows and more by cuBLASLt, as for
 // prompts with `kernels = cuda-cublas` (including the conversion of weights to rows). A section that fails does not
 // stop the others. tests/bench/gpu_peer.py measures the same with PyTorch.
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "tests/bench/gpu_bench.hpp"
+#include "tests/bench/gpu_bench_layers.hpp"
 
 namespace {
 
@@ -34,18 +36,43 @@ struct Section {
     std::function<void(Bench&)> run;
 };
 
+/// All layers of passes of two models. `how`: the label for the way they are launched.
+void passes(Bench& bench, const std::string& how) {
+    for (const Layers& layers : {layers_8b, layers_1b}) {
+        LayerBench of(bench, layers, 64);
+        for (const std::int64_t num_rows : {1, 8, 64}) of.pass({1000, num_rows, false}, how);
+    }
+}
+
+/// A chunk of a prompt, as the engine cuts it.
+void prompt(Bench& bench) {
+    LayerBench(bench, layers_8b, 2048).profile({6144, 2048, true});
+}
+
+void trees(Bench& bench) {
+    LayerBench of(bench, layers_8b, 64);
+    for (const std::int64_t num_rows : {1, 64}) {
+        of.profile({512, num_rows, false});
+        of.head(num_rows);
+    }
+}
+
 std::vector<Section> sections_of(GpuArithmetic arithmetic) {
     constexpr auto graphs = GpuLaunches::graphs, single = GpuLaunches::single;
     const Section products{"products", true, graphs, [](Bench& bench) { bench.products(DType::bf16, "bf16"); }};
-    if (arithmetic == GpuArithmetic::library) return {products};  // everything else is the same without the library
+    const Section chunk{"prompt", true, graphs, prompt};
+    // Everything else is the same without the library.
+    if (arithmetic == GpuArithmetic::library) return {products, chunk};
     return {{"smoke", true, graphs, [](Bench& bench) { bench.smoke(); }},
-            {"layers", true, graphs, [](Bench& bench) { bench.passes("in graphs"); }},
+            {"layers", true, graphs, [](Bench& bench) { passes(bench, "in graphs"); }},
             products,
             {"attention", true, graphs, [](Bench& bench) { bench.attention(DType::bf16, "bf16"); }},
+            chunk,
+            {"tree", true, graphs, trees},
             {"rows", true, graphs, [](Bench& bench) { bench.rows(); }},
             {"choices", true, graphs, [](Bench& bench) { bench.choices(); }},
             {"host-memory", true, graphs, [](Bench& bench) { bench.host_memory(); }},
-            {"layers-single", true, single, [](Bench& bench) { bench.passes("one by one"); }},
+            {"layers-single", true, single, [](Bench& bench) { passes(bench, "one by one"); }},
             {"collectives", false, graphs, [](Bench& bench) { bench.collectives(); }},
             {"products-int8", false, graphs, [](Bench& bench) { bench.products(DType::int8, "int8"); }},
             {"products-int4", false, graphs, [](Bench& bench) { bench.products(DType::int4, "int4"); }},

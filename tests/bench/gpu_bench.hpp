@@ -23,15 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 inline constexpr std::int64_t head_dim = 128, q_heads = 32, kv_heads = 8;
 
-/// The layers of a model with bf16 weights and activations.
-struct Layers {
-    const char* name;
-    std::int64_t count, hidden, q_heads, kv_heads, head_dim, feed_forward;
-    [[nodiscard]] std::int64_t qkv_width() const { return (q_heads + 2 * kv_heads) * head_dim; }
-};
-inline constexpr Layers layers_8b{"8b", 32, 4096, q_heads, kv_heads, head_dim, 14336};
-inline constexpr Layers layers_1b{"1b", 16, 2048, 32, 8, 64, 8192};
-
 /// A pass of prompt rows only.
 class Prompt {
   public:
@@ -186,16 +177,6 @@ class Bench {
         }
     }
 
-    /// All layers of a pass. `how`: the label for the way they are launched.
-    void passes(const std::string& how) {
-        for (const Layers& layers : {layers_8b, layers_1b}) {
-            const LayerMemory memory(*this, layers, 64);
-            for (const std::int64_t num_rows : {1, 8, 64}) {
-                line("layers of " + std::string(layers.name) + ", " + std::to_string(num_rows) + " rows, " + how,
-                     layers_of(layers, num_rows, memory));
-            }
-        }
-    }
     /// Choosing tokens from rows of logits with a few likely tokens and many unlikely ones.
     void choices() {
         constexpr std::int64_t vocab = 128256, max_rows = 64;
@@ -281,6 +262,7 @@ class Bench {
     }
 
   private:
+    friend class LayerBench;
     struct Timed {
         double seconds, bytes, operations;
     };
@@ -335,13 +317,14 @@ class Bench {
             device_->copy_within(memory.data() + at, memory.data(), std::min(first, memory.num_bytes() - at));
     }
 
-    /// Enough copies of a random matrix to exceed the L2 cache.
-    std::vector<Matrix> matrices_of(DType dtype, std::int64_t outputs, std::int64_t inputs) {
+    /// Enough copies of a random matrix to exceed the L2 cache. `gated`: for gated_matmul.
+    std::vector<Matrix> matrices_of(DType dtype, std::int64_t outputs, std::int64_t inputs, bool gated = false) {
         const std::vector<std::uint16_t> values = random_bf16(outputs * inputs);
         const WeightRows rows{
             reinterpret_cast<const std::byte*>(values.data()), DType::bf16, outputs, inputs, 0, inputs};
         std::vector<Matrix> matrices;
-        matrices.push_back(device_->pack(dtype, {&rows, 1}, 8, inputs / 8));
+        matrices.push_back(gated ? device_->pack_gated(dtype, {&rows, 1}, 8, inputs / 8)
+                                 : device_->pack(dtype, {&rows, 1}, 8, inputs / 8));
         const std::size_t bytes = matrices.front().data.num_bytes();
         while (static_cast<double>(matrices.size() * bytes) < 300e6) {
             const Matrix& first = matrices.front();
@@ -352,6 +335,7 @@ class Bench {
                                 .num_inputs = first.num_inputs,
                                 .num_slices = first.num_slices,
                                 .slice_length = first.slice_length,
+                                .gated = gated,
                                 .data = std::move(data)});
         }
         return matrices;
@@ -422,73 +406,6 @@ class Bench {
         });
         const double bytes = static_cast<double>(context) * static_cast<double>(layout.position_bytes()) / layers;
         return {seconds, bytes, 4.0 * static_cast<double>(context * nodes * q_heads * head_dim)};
-    }
-
-    /// The weights and activations of a layer, without its KV.
-    struct LayerMemory {
-        LayerMemory(Bench& bench, const Layers& l, std::int64_t max_rows)
-            : qkv(bench.matrices_of(DType::bf16, l.qkv_width(), l.hidden)),
-              output(bench.matrices_of(DType::bf16, l.hidden, l.q_heads * l.head_dim)),
-              gate_up(bench.matrices_of(DType::bf16, 2 * l.feed_forward, l.hidden)),
-              down(bench.matrices_of(DType::bf16, l.hidden, l.feed_forward)),
-              gain(bench.random_floats(l.hidden)),
-              x(bench.random_floats(max_rows * l.hidden)),
-              normed(bench.random_inputs(max_rows * l.hidden)),
-              wide(bench.random_floats(max_rows * 2 * l.feed_forward)),
-              queries(bench.random_inputs(max_rows * l.q_heads * l.head_dim)),
-              attended(bench.random_inputs(max_rows * l.feed_forward)),
-              sum(bench.random_floats(max_rows * l.hidden)) {}
-        [[nodiscard]] double weight_bytes() const {
-            double bytes = 0.0;
-            for (const auto* matrices : {&qkv, &output, &gate_up, &down}) {
-                bytes += static_cast<double>(matrices->front().data.num_bytes());
-            }
-            return bytes;
-        }
-        std::vector<Matrix> qkv, output, gate_up, down;
-        Buffer gain, x, normed, wide, queries, attended, sum;
-    };
-
-    void layer(const Layers& l, const KvLayout& layout, std::int64_t index, std::int64_t num_rows,
-               const LayerMemory& m) {
-        const auto of = [&](const std::vector<Matrix>& all) -> const Matrix& {
-            return all[static_cast<std::size_t>(index) % all.size()];
-        };
-        const auto norm = [&] {
-            device_->rms_norm(m.x.as<float>(), m.gain.as<float>(), 1e-5F, num_rows, l.hidden, DType::bf16,
-                              m.normed.data(), l.hidden);
-        };
-        norm();
-        device_->layer_matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
-        device_->rope_store(layout, index, m.wide.as<float>(), l.q_heads, m.queries.data());
-        const std::int64_t heads = l.q_heads * l.head_dim;
-        device_->attention(layout, index, m.queries.data(), l.q_heads, DType::bf16, m.attended.data(), heads);
-        device_->layer_matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
-        device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
-        norm();
-        device_->layer_matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
-        device_->gate_mul(Gate::silu, m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(),
-                          l.feed_forward);
-        device_->layer_matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
-        device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
-    }
-
-    Timed layers_of(const Layers& l, std::int64_t num_rows, const LayerMemory& memory) {
-        constexpr std::int64_t context = 1000;
-        const KvLayout layout{
-            .dtype = DType::bf16, .num_layers = l.count, .num_kv_heads = l.kv_heads, .head_dim = l.head_dim};
-        const Chain chain(*this, layout, context, num_rows);
-        const std::vector<float> angles(static_cast<std::size_t>(num_rows * l.head_dim / 2), 0.5F);
-        const double seconds = seconds_of(1, [&] {
-            device_->begin_pass({.sequences = {&chain.sequence, 1},
-                                 .rows = chain.rows,
-                                 .slots = chain.slots,
-                                 .cos = angles.data(),
-                                 .sin = angles.data(),
-                                 .num_angles = l.head_dim / 2});
-            for (std::int64_t index = 0; index < l.count; ++index) layer(l, layout, index, num_rows, memory);
-        });
-        return {seconds, static_cast<double>(l.count) * memory.weight_bytes(), 0.0};
     }
 
     void line(const std::string& what, const Timed& timed) const {
