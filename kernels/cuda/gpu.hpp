@@ -135,6 +135,17 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, unsi
         "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>(blocks))
         : "memory");
 }
+/// Reads what is at the same place, aligned to 16 bytes, in the shared memory of another block or of this one.
+__device__ __forceinline__ float4 load_16_from_block(const float* shared, unsigned block) {
+    float4 values;
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+        : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
+        : "r"(shared_address(shared)), "r"(block)
+        : "memory");
+    return values;
+}
 /// Called by all warps of a warpgroup: its threads have so many registers from now on; more than before can be had when
 /// other warpgroups have given theirs. Nothing in code for other GPUs than sm_90.
 template <int registers>

@@ -10,6 +10,7 @@
 #include "kernels/cuda/matmul_split.hpp"
 #include "kernels/cuda/matmul_stream.cuh"
 #include "kernels/cuda/matmul_tile.cuh"
+#include "kernels/cuda/matmul_tree.cuh"
 #include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -61,8 +62,8 @@ class Product {
         align_inputs();
         if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
         if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
-        if (job_.num_rows <= 32) return tree<TreeTile<4>>();
-        if (job_.num_rows <= 64) return tree<TreeTile<8>>();
+        if (job_.num_rows <= 32) return tree<4>();
+        if (job_.num_rows <= 64) return tree<8>();
         prompts();
     }
 
@@ -114,10 +115,30 @@ class Product {
                Shape::shared_bytes(warps), job_);
     }
 
-    template <class Shape>
+    template <int n_tiles>
     void tree() {
-        if (is_tried<Trial::early>()) return tile<Shape, true>();
-        tile<Shape>();
+        if (is_tried<Trial::slices>()) {
+            if (job_.layout.num_slices == 8 && slices<SliceTile<n_tiles>, 8>()) return;
+            if (job_.layout.num_slices == 4 && slices<SliceTile<n_tiles>, 4>()) return;
+        }
+        if (is_tried<Trial::early>()) return tile<TreeTile<n_tiles>, true>();
+        tile<TreeTile<n_tiles>>();
+    }
+    /// Each block of a cluster multiplies one slice; false if the GPU has no clusters.
+    template <class Shape, int num_slices>
+    bool slices() {
+        const auto kernel =
+            job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
+        if (!runs_clusters(kernel)) return false;
+        Place place = in_clusters(stream_, num_slices, 1);
+        place.early = true;
+        launch(place, kernel, dim3(num_slices, pieces(job_.layout.num_tiles, Shape::tiles)), dim3(Shape::threads),
+               SliceSums<Shape>::shared_bytes, job_);
+        return true;
+    }
+    template <class... Params>
+    [[nodiscard]] bool runs_clusters(void (*kernel)(Params...)) const {
+        return gpu_.major == 9 && code_version(reinterpret_cast<const void*>(kernel)) >= 90;
     }
     template <class Shape, bool is_early = false>
     void tile() {
@@ -133,7 +154,7 @@ class Product {
     template <class Shape>
     bool clusters() {
         const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
-        if (gpu_.major != 9 || code_version(reinterpret_cast<const void*>(kernel)) < 90) return false;
+        if (!runs_clusters(kernel)) return false;
         const std::int64_t blocks =
             std::int64_t{pieces(job_.num_rows, Shape::rows)} * pieces(job_.layout.num_tiles, Shape::tiles);
         if (4 * blocks < 3 * gpu_.multiprocessors) return false;

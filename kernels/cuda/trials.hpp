@@ -12,12 +12,13 @@ namespace longhaul::kernels::cuda {
 enum class Trial {
     clusters,    ///< matmuls of prompts: clusters of 2 x 2 blocks share what they fetch
     pairs,       ///< the same, with pairs of blocks
+    slices,      ///< matmuls of 17 to 64 rows: the blocks of a cluster compute a slice each
     warpgroups,  ///< attention of many queries: wgmma
     early        ///< matmuls of 17 to 64 rows start before the call before has ended
 };
 
 inline bool names_trial(const char* names, Trial trial) {
-    static constexpr const char* const name_of[] = {"clusters", "pairs", "warpgroups", "early"};
+    static constexpr const char* const name_of[] = {"clusters", "pairs", "slices", "warpgroups", "early"};
     std::istringstream all(names == nullptr ? "" : names);
     for (std::string name; std::getline(all, name, ',');)
         if (name == "all" || name == name_of[static_cast<int>(trial)]) return true;

@@ -128,8 +128,10 @@ class Processor {
 
   private:
     void begin(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes);
-    /// Runs the lanes of a block that may run, each up to its next barrier; false if there were none.
-    bool run_lanes(int block);
+    /// Runs the warps of a block one after another, each as far as it can; false if none could.
+    bool run_block(int block);
+    /// Runs the lanes of a warp that may run, each up to its next barrier; false if there were none.
+    bool run_warp(int first, int count);
     void check_end();
     void resume(int index);
     bool may_run(Lane& lane, int index);
@@ -242,15 +244,25 @@ void Processor::run_cluster(dim3 block, const std::vector<uint3>& indices, std::
     // so a block that does not wait for another shows.
     const int blocks = static_cast<int>(indices.size());
     for (int b = 0; b < blocks; ++b) {
-        if (run_lanes(reversed() ? blocks - 1 - b : b)) b = -1;
+        if (run_block(reversed() ? blocks - 1 - b : b)) b = -1;
     }
     check_end();
 }
 
-bool Processor::run_lanes(int block) {
+bool Processor::run_block(int block) {
+    const int num_warps = (num_threads_ + warp_lanes - 1) / warp_lanes;
     bool moved = false;
-    for (int i = 0; i < num_threads_; ++i) {
-        const int which = block * num_threads_ + (reversed() ? num_threads_ - 1 - i : i);
+    for (int w = 0; w < num_warps; ++w) {
+        const int first = (reversed() ? num_warps - 1 - w : w) * warp_lanes;
+        while (run_warp(block * num_threads_ + first, std::min(warp_lanes, num_threads_ - first))) moved = true;
+    }
+    return moved;
+}
+
+bool Processor::run_warp(int first, int count) {
+    bool moved = false;
+    for (int i = 0; i < count; ++i) {
+        const int which = first + (reversed() ? count - 1 - i : i);
         if (!may_run(*lanes_[static_cast<std::size_t>(which)], which)) continue;
         resume(which);
         moved = true;
@@ -294,7 +306,7 @@ T* Processor::in_block(T* mine, unsigned which) {
     if (which >= static_cast<unsigned>(num_lanes_ / num_threads_)) throw std::logic_error("cluster: no such block");
     Block& other = blocks_[which];
     if (other.num_running == 0) throw std::logic_error("cluster: access to a block that has ended");
-    return reinterpret_cast<T*>(other.shared.get() + (reinterpret_cast<std::byte*>(mine) - shared()));
+    return reinterpret_cast<T*>(other.shared.get() + (reinterpret_cast<const std::byte*>(mine) - shared()));
 }
 
 void Processor::resume(int index) {
@@ -445,6 +457,10 @@ void cluster_barrier() {
 }
 unsigned block_of_cluster() {
     return here().block_of_cluster();
+}
+const void* in_block(const void* mine, unsigned block) {
+    here().check_piece("ld.shared::cluster", mine);
+    return here().in_block(static_cast<const std::byte*>(mine), block);
 }
 void arrive(Mbarrier* mine, unsigned block, std::int32_t bytes) {
     Mbarrier& barrier = *here().in_block(mine, block);

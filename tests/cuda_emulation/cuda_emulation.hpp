@@ -111,6 +111,8 @@ std::byte* shared_bytes();
 int lane();
 void cluster_barrier();
 unsigned block_of_cluster();
+/// The same place in the shared memory of another block of the cluster.
+const void* in_block(const void* mine, unsigned block);
 void arrive(Mbarrier* mine, unsigned block, std::int32_t bytes);
 void wait_for_phase(Mbarrier* barrier, unsigned parity);
 void copy_bulk(void* to, const void* from, std::size_t num_bytes, Mbarrier* barrier, unsigned blocks);
@@ -313,6 +315,9 @@ inline unsigned block_of_cluster() {
 }
 inline void cluster_barrier() {
     emulation::cluster_barrier();
+}
+inline float4 load_16_from_block(const float* shared, unsigned block) {
+    return *reinterpret_cast<const float4*>(emulation::in_block(shared, block));
 }
 template <int registers>
 void take_registers() {}
