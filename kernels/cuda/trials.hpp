@@ -12,11 +12,12 @@ namespace longhaul::kernels::cuda {
 enum class Trial {
     clusters,    ///< matmuls of prompts: clusters of blocks share what they fetch
     warpgroups,  ///< attention of many queries: wgmma
-    early        ///< matmuls of 17 to 64 rows start before the call before has ended
+    early,       ///< matmuls of 17 to 64 rows start before the call before has ended
+    merges       ///< the last kernel of attention over few chunks: a warp merges a head
 };
 
 inline bool names_trial(const char* names, Trial trial) {
-    static constexpr const char* const name_of[] = {"clusters", "warpgroups", "early"};
+    static constexpr const char* const name_of[] = {"clusters", "warpgroups", "early", "merges"};
     std::istringstream all(names == nullptr ? "" : names);
     for (std::string name; std::getline(all, name, ',');)
         if (name == "all" || name == name_of[static_cast<int>(trial)]) return true;

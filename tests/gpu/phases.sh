@@ -140,6 +140,7 @@ trials() {
   trial clusters "$matmuls" 'products prompt' "$few_matmuls" memcheck racecheck synccheck
   trial warpgroups "$attention" 'attention prompt' "$few_attention" memcheck racecheck
   trial early "$matmuls" 'products layers tree' "$few_matmuls" memcheck racecheck
+  trial merges "$attention" 'attention prompt tree' "$few_attention" memcheck racecheck
   trial all "$matmuls $attention" 'attention prompt tree'
   phase trials/all 45
   answering step text 20 'equal' tests/gpu/same_text.sh trials "$1/texts" "${longhaul[@]}"
