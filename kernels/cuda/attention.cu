@@ -7,9 +7,10 @@
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/attention_exact.cuh"
-#include "kernels/cuda/attention_merge.cuh"
+#include "kernels/cuda/attention_merge_few.cuh"
 #include "kernels/cuda/attention_tensor.cuh"
 #include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -188,8 +189,13 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .out = call.out,
         .out_stride = call.out_stride,
     };
-    const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
     const bool many = round.max_entries >= many_entries;
+    if (!many && merge_args.head_dim % 4 == 0 && call.out_stride % 4 == 0 && is_tried<Trial::merges>()) {
+        const auto heads = static_cast<unsigned>((call.q_heads + merge_warps - 1) / merge_warps);
+        return launch(stream, call.tensor_cores ? merge_few_kernel<true> : merge_few_kernel<false>,
+                      dim3(static_cast<unsigned>(round.num_rows), heads), dim3(attention_threads), 0, merge_args);
+    }
+    const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
     const auto kernel = call.tensor_cores ? many ? merge_kernel<true, true> : merge_kernel<true, false>
                         : many ? merge_kernel<false, true>
                                           : merge_kernel<false, false>;

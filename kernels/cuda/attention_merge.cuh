@@ -36,16 +36,56 @@ struct MergeFactors {
     int ends_span;
 };
 
+__device__ __forceinline__ float larger(float left, float right) {
+    return left > right ? left : right;
+}
+
+/// The factors between maxima: 2 or e to their difference.
+template <bool tensor>
+__device__ __forceinline__ float merge_factor(float from, float to) {
+    const float difference = __fsub_rn(from, to);
+    return tensor ? exp2_of(difference) : exp_of(difference);
+}
+
+/// The factors of an entry with maximum `mine`. Maxima before it: `before` of all entries, `before_span` of all before
+/// its span, `span_before` of its span's entries. `starts`, `ends`: whether it is the first or last one of its span.
+template <bool tensor>
+__device__ __forceinline__ MergeFactors merge_factors(float mine, float sum, float before, float before_span,
+                                                      float span_before, bool starts, bool ends) {
+    const float span = larger(span_before, mine), whole = larger(before, mine);
+    // The first entry of a span is taken unscaled.
+    return {.left = starts ? 0.0F : merge_factor<tensor>(span_before, span),
+            .right = starts ? 1.0F : merge_factor<tensor>(mine, span),
+            .whole_left = merge_factor<tensor>(before_span, whole),
+            .whole_right = merge_factor<tensor>(span, whole),
+            .sum = sum,
+            .ends_span = ends ? 1 : 0};
+}
+
+/// Which entries of a row begin and end a span.
+template <bool tensor>
+struct RowSpans {
+    const MergeArgs& args;
+    const PlanRow& row;
+
+    /// The chunk where entry i begins. Entries cover one chunk each, or common ones a whole span.
+    [[nodiscard]] __device__ int chunk(int i) const {
+        if (i >= row.num_common) return row.first_own + i - row.num_common;
+        if (!args.whole_spans || i == 0) return row.first_chunk + i;
+        return (row.first_chunk / tensor_span_chunks + i) * tensor_span_chunks;
+    }
+    [[nodiscard]] __device__ bool begins_at(int i) const {
+        return !tensor || i == 0 || chunk(i) % tensor_span_chunks == 0;  // the CPU's spans are chunks
+    }
+    [[nodiscard]] __device__ bool ends_at(int i) const { return i + 1 == row.num_entries || begins_at(i + 1); }
+};
+
 constexpr int merge_warps = attention_threads / 32;
 
 /// Bytes of shared memory per block, for rows of up to max_entries entries.
 constexpr std::size_t merge_shared_bytes(int max_entries) {
     return static_cast<std::size_t>(max_entries) * (sizeof(MergeFactors) + 2 * sizeof(float)) +
            merge_warps * sizeof(float);
-}
-
-__device__ __forceinline__ float larger(float left, float right) {
-    return left > right ? left : right;
 }
 
 template <bool tensor>
@@ -70,16 +110,6 @@ class MergeFactorTable {
 
   private:
     [[nodiscard]] __device__ float2 entry(int i) const { return softmax_[std::int64_t{i} * args_.q_heads]; }
-    /// The chunk where entry i begins. Entries cover one chunk each, or common ones a whole span.
-    [[nodiscard]] __device__ int chunk(int i) const {
-        if (i >= row_.num_common) return row_.first_own + i - row_.num_common;
-        if (!args_.whole_spans || i == 0) return row_.first_chunk + i;
-        return (row_.first_chunk / tensor_span_chunks + i) * tensor_span_chunks;
-    }
-    [[nodiscard]] __device__ bool starts_span(int i) const {
-        return !tensor || i == 0 || chunk(i) % tensor_span_chunks == 0;  // the CPU's spans are chunks
-    }
-
     /// Sets maxima_[i] to the maximum of entry i, and before_[i] to that of all entries before i. Each thread takes a
     /// run of entries; the maxima of the runs are scanned in warps, and those of the warps by each thread.
     __device__ void scan_maxima() {
@@ -112,26 +142,12 @@ class MergeFactorTable {
     }
 
     __device__ void fill_entry(int i) {
-        const float mine = maxima_[i];
-        float span_before = minus_infinity();  // maximum of the span's entries before i
+        const RowSpans<tensor> spans{args_, row_};
+        float span_before = minus_infinity();
         int first = i;
-        while (!starts_span(first)) span_before = larger(span_before, maxima_[--first]);
-        const float span = larger(span_before, mine);
-        const float whole = larger(before_[i], mine);
-        const bool ends_span = i + 1 == row_.num_entries || starts_span(i + 1);
-        // The first entry of a span is taken unscaled.
-        const bool starts = first == i;
-        MergeFactors& to = table_[i];
-        to.left = starts ? 0.0F : factor(span_before, span);
-        to.right = starts ? 1.0F : factor(mine, span);
-        to.whole_left = factor(before_[first], whole);
-        to.whole_right = factor(span, whole);
-        to.ends_span = ends_span ? 1 : 0;
-    }
-    /// Factor of what is relative to the maximum `from`, if `to` is the new maximum.
-    __device__ static float factor(float from, float to) {
-        const float difference = __fsub_rn(from, to);
-        return tensor ? exp2_of(difference) : exp_of(difference);
+        while (!spans.begins_at(first)) span_before = larger(span_before, maxima_[--first]);
+        table_[i] = merge_factors<tensor>(maxima_[i], table_[i].sum, before_[i], before_[first], span_before,
+                                          first == i, spans.ends_at(i));
     }
 
     const MergeArgs& args_;

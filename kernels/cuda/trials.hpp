@@ -14,11 +14,12 @@ enum class Trial {
     pairs,       ///< the same, with pairs of blocks
     slices,      ///< matmuls of 17 to 64 rows: the blocks of a cluster compute a slice each
     warpgroups,  ///< attention of many queries: wgmma
-    early        ///< matmuls of 17 to 64 rows start before the call before has ended
+    early,       ///< matmuls of 17 to 64 rows start before the call before has ended
+    merges       ///< the last kernel of attention over few chunks: a warp merges a head
 };
 
 inline bool names_trial(const char* names, Trial trial) {
-    static constexpr const char* const name_of[] = {"clusters", "pairs", "slices", "warpgroups", "early"};
+    static constexpr const char* const name_of[] = {"clusters", "pairs", "slices", "warpgroups", "early", "merges"};
     std::istringstream all(names == nullptr ? "" : names);
     for (std::string name; std::getline(all, name, ',');)
         if (name == "all" || name == name_of[static_cast<int>(trial)]) return true;

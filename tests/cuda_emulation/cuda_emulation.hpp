@@ -1,8 +1,9 @@
 // CUDA's execution model on the host, for tests. The blocks of a kernel (or its clusters of blocks) run one by one in
 // the calling thread, and their threads are fibers that switch at barriers. To expose code that relies on anything CUDA
 // does not guarantee, as a wrong number or an error: shared memory is filled with NaN before each block, asynchronous
-// copies arrive only when they are waited for, and LONGHAUL_EMULATION_ORDER=reverse runs the last lane first, and
-// streams as early as possible instead of as late as possible.
+// copies arrive only when they are waited for, each warp (and block of a cluster) runs as far as it can before the next
+// one, and LONGHAUL_EMULATION_ORDER=reverse runs the last block, warp and lane first, bulk copies at once, and streams
+// as early as possible instead of as late as possible.
 //
 // Denormals are flushed as with -ftz=true, but for f64 as well; LONGHAUL_EMULATION_DENORMALS=keep flushes neither.
 //

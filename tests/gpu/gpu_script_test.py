@@ -76,6 +76,7 @@ TRIAL_STEPS = {
     "clusters": ["tests", "products", "prompt", "passes", "sanitizer"],
     "warpgroups": ["tests", "answer-after-tests", "attention", "prompt", "passes", "sanitizer"],
     "early": ["tests", "products", "layers", "tree", "passes", "sanitizer"],
+    "merges": ["tests", "attention", "prompt", "tree", "passes", "sanitizer"],
     "all": ["tests", "attention", "prompt", "tree", "passes", "sanitizer", "text"],
 }
 MORE_STEPS = ["products-int8", "products-int4", "attention-int8", "products-cublas", "prompt-cublas"]

@@ -138,8 +138,11 @@ trials() {
   local attention='TensorAttention AttentionTest PathContract BrokenValues'
   local few_matmuls='*SlicesOfManyRows*/cuda:*WholeBlocksGate*/cuda' few_attention='*MixedBatch*/cuda:*CompanyInATile*/cuda'
   trial clusters "$matmuls" 'products prompt' "$few_matmuls" memcheck racecheck synccheck
+  trial pairs 'GpuMatmul' 'products' "$few_matmuls" memcheck
+  trial slices "$matmuls" 'products layers tree' "$few_matmuls" memcheck racecheck synccheck
   trial warpgroups "$attention" 'attention prompt' "$few_attention" memcheck racecheck
   trial early "$matmuls" 'products layers tree' "$few_matmuls" memcheck racecheck
+  trial merges "$attention" 'attention prompt tree' "$few_attention" memcheck racecheck
   trial all "$matmuls $attention" 'attention prompt tree'
   phase trials/all 45
   answering step text 20 'equal' tests/gpu/same_text.sh trials "$1/texts" "${longhaul[@]}"

@@ -21,6 +21,7 @@ HOT_KERNELS = [
     "quantize_inputs",
     "tensor_kernel",
     "merge_kernel",
+    "merge_few_kernel",
     "rope_store_kernel",
     "head_norm_kernel",
     "rms_norm_kernel",
