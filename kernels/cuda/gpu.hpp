@@ -104,6 +104,10 @@ __device__ __forceinline__ void publish_mbarriers() {
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+/// The same for blocks that end then: orders nothing, but no block's shared memory vanishes before all have come.
+__device__ __forceinline__ void end_in_cluster() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
 /// Arrives, and has the phase wait for `bytes` more of bulk copies.
 __device__ __forceinline__ void arrive_with_bytes(Mbarrier* barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -117,7 +121,8 @@ __device__ __forceinline__ void arrive_at_block(Mbarrier* barrier, unsigned bloc
         "r"(block)
         : "memory");
 }
-/// Waits until the phase with this parity has ended, if it is the present one; not, if it was the one before.
+/// Waits until the phase with this parity has ended, if it is the present one; not, if it was the one before, or if
+/// the barrier is new and the parity 1.
 __device__ __forceinline__ void wait_for_phase(Mbarrier* barrier, unsigned parity) {
     asm volatile(
         "{\n.reg .pred ended;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"

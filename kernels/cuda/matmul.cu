@@ -150,22 +150,28 @@ class Product {
         launch(place, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
-    /// Multiplies in clusters of blocks; false if the GPU has none, or too few blocks to occupy it without a split.
+    /// Multiplies in clusters of blocks; false if the GPU has none, if too few blocks would occupy it without a split,
+    /// or if too many would be outside of the matrix.
     template <class Shape>
     bool clusters() {
         const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
         if (!runs_clusters(kernel)) return false;
-        const std::int64_t blocks =
-            std::int64_t{pieces(job_.num_rows, Shape::rows)} * pieces(job_.layout.num_tiles, Shape::tiles);
-        if (4 * blocks < 3 * gpu_.multiprocessors) return false;
-        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across;
+        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across, cluster_tiles = Shape::tiles * Shape::up;
+        const std::int64_t tiles = job_.layout.num_tiles, rows = job_.num_rows;
+        const std::int64_t blocks = std::int64_t{pieces(rows, Shape::rows)} * pieces(tiles, Shape::tiles);
+        const std::int64_t launched =
+            std::int64_t{pieces(rows, cluster_rows)} * pieces(tiles, cluster_tiles) * (Shape::across * Shape::up);
+        if (4 * blocks < 3 * gpu_.multiprocessors || 7 * launched > 8 * blocks) return false;
+        // Concurrent blocks read all rows of a launch: no more than stay in the L2 cache beside their weights.
+        constexpr std::int64_t cached_clusters = 2048 / cluster_rows;
         const std::int64_t of_cluster = Shape::across * row_group_bytes<Shape>(job_.layout);
-        const std::int64_t max_rows = std::max(std::int64_t{1}, memory_.max_panel_bytes / of_cluster) * cluster_rows;
+        const std::int64_t max_rows =
+            std::clamp(memory_.max_panel_bytes / of_cluster, std::int64_t{1}, cached_clusters) * cluster_rows;
         const MatmulJob all = job_;
         for (std::int64_t first = 0; first < all.num_rows; first += max_rows) {
             job_ = rows_of(all, first, std::min(max_rows, all.num_rows - first));
             const dim3 grid(pieces(job_.num_rows, cluster_rows) * Shape::across,
-                            pieces(job_.layout.num_tiles, Shape::tiles * Shape::up) * Shape::up);
+                            pieces(tiles, cluster_tiles) * Shape::up);
             const std::int64_t bytes = grid.x * row_group_bytes<Shape>(job_.layout);
             auto* const panels = memory_.panels.get<std::byte>(stream_, bytes);
             launch(stream_, arrange_panels<Shape>, dim3(static_cast<unsigned>(bytes / Shape::panel_bytes)),

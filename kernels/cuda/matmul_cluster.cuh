@@ -34,7 +34,7 @@ struct ClusterShape {
     static constexpr int barriers_at = queue_bytes + pair_bytes;
     static constexpr std::size_t shared_bytes = barriers_at + 2 * stages * sizeof(Mbarrier);
     using Sums = float[NT][4];
-    static_assert(stages >= 3 && tiles % across == 0);
+    static_assert(stages >= 3 && tiles % (4 * across) == 0);
     static_assert(rows / up % 8 == 0, "shares of a panel are whole groups of eight rows");
 };
 
@@ -118,40 +118,44 @@ struct ClusterPlace {
     }
 };
 
-/// Fetches this block's shares of all stages. One thread, whose warpgroup has few registers.
+/// Fetches this block's shares of all stages. Called by one thread of each warp of the warpgroup that fetches, which
+/// divide the tiles; the first one fetches the panels, too, and its arrival lets a phase of `full` end.
 template <class Shape>
 __device__ void fetch_stages(const MatmulJob& job, const std::byte* panels) {
     const ClusterPlace<Shape> place;
     const WeightLayout& layout = job.layout;
-    constexpr int tiles = Shape::tiles / Shape::across, share = Shape::panel_bytes / Shape::up;
+    constexpr int tiles = Shape::tiles / Shape::across / 4, share = Shape::panel_bytes / Shape::up;
+    const int warp = static_cast<int>(threadIdx.x) / 32 - Shape::threads / 32;
     const unsigned with_rows = place.with_rows(), with_outputs = place.with_outputs();
     const int first_place = static_cast<int>(place.y) * share;
-    const int tiles_place = Shape::panel_bytes + static_cast<int>(place.x) * (tiles * Shape::tile_bytes);
+    const int first_of_block = (static_cast<int>(place.x) * 4 + warp) * tiles;
     const std::int64_t tile_stride = layout.num_slices * layout.steps * 1024;
-    const std::int64_t first_tile = std::int64_t{blockIdx.y} * Shape::tiles + place.x * tiles;
-    const int tiles_left = static_cast<int>(layout.num_tiles - first_tile);
-    const std::byte* weights = job.weights + first_tile * tile_stride;
+    const std::int64_t first_tile = std::int64_t{blockIdx.y} * Shape::tiles + first_of_block;
+    const std::byte* weights[tiles];
+#pragma unroll
+    for (int t = 0; t < tiles; ++t)  // instead of tiles that are missing, the first one: what they give is not stored
+        weights[t] = job.weights + (first_tile + t < layout.num_tiles ? first_tile + t : 0) * tile_stride;
     const std::byte* panel = panels + blockIdx.x * row_group_bytes<Shape>(layout) + first_place;
     ClusterQueue<Shape> queue;
-    bool is_reused = false;
     for (int slice = 0; slice < layout.num_slices; ++slice) {
+#pragma unroll 1
         for (int steps_left = static_cast<int>(layout.steps); steps_left > 0; steps_left -= Shape::stage_steps) {
-            if (is_reused) wait_for_phase(queue.empty(queue.slot), queue.parity ^ 1U);
+            wait_for_phase(queue.empty(queue.slot), queue.parity ^ 1U);  // at first: one that ended before all others
             Mbarrier* const full = queue.full(queue.slot);
             std::byte* const to = queue.stage(queue.slot);
             const int bytes = steps_left >= Shape::stage_steps ? Shape::tile_bytes : Shape::tile_bytes / 2;
-            arrive_with_bytes(full, Shape::panel_bytes + Shape::tiles * bytes);
-            copy_bulk(to + first_place, panel, share, full, with_rows);
-#pragma unroll 1
-            for (int t = 0; t < tiles; ++t) {
-                // Instead of tiles that are missing, the first one: what they give is not stored.
-                const std::byte* const from = t < tiles_left ? weights + t * tile_stride : job.weights;
-                copy_bulk(to + tiles_place + t * Shape::tile_bytes, from, bytes, full, with_outputs);
+            if (warp == 0) {
+                arrive_with_bytes(full, Shape::panel_bytes + Shape::tiles * bytes);
+                copy_bulk(to + first_place, panel, share, full, with_rows);
+                panel += Shape::panel_bytes;
             }
-            panel += Shape::panel_bytes;
-            weights += bytes;
+            std::byte* const tile = to + Shape::panel_bytes + first_of_block * Shape::tile_bytes;
+#pragma unroll
+            for (int t = 0; t < tiles; ++t) {
+                copy_bulk(tile + t * Shape::tile_bytes, weights[t], bytes, full, with_outputs);
+                weights[t] += bytes;
+            }
             queue.advance();
-            is_reused = is_reused || queue.slot == 0;
         }
     }
 }
@@ -185,9 +189,7 @@ class StageReader {
     /// A missing step of weights is zeros, which change no sum: a branch would keep the products of two steps apart.
     __device__ __forceinline__ void start(typename Shape::Sums& sum, int step, bool is_there) {
         const std::byte* const stage = queue_.stage(queue_.slot);
-        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-        const std::byte* const outputs =
-            stage + Shape::panel_bytes + warp * Shape::tile_bytes + step * 1024 + lane * 16;
+        const std::byte* const outputs = stage + outputs_at_ + step * 1024;
 #pragma unroll
         for (int f = 0; f < step_fragments; ++f) {
             const uint4 values = load_16(outputs + f * 512);
@@ -199,14 +201,14 @@ class StageReader {
     __device__ __forceinline__ void release_last() {
         if (last_ < 0) return;
         __syncwarp();
-        const unsigned lane = static_cast<unsigned>(reread_thread()) % 32;
-        if (lane < Shape::sharers) arrive_at_block(queue_.empty(last_), place_.sharer(lane));
+        if (lane_ < Shape::sharers) arrive_at_block(queue_.empty(last_), sharer_);
         last_ = -1;
     }
 
     static constexpr int step_fragments = 2;
     ClusterQueue<Shape> queue_;
-    ClusterPlace<Shape> place_;
+    unsigned lane_ = threadIdx.x % 32, sharer_ = ClusterPlace<Shape>().sharer(lane_);
+    int outputs_at_ = Shape::panel_bytes + static_cast<int>(threadIdx.x / 32 * Shape::tile_bytes + lane_ * 16);
     uint4 a_[Shape::stage_steps][step_fragments];
     int last_ = -1;  ///< slot to release
 };
@@ -219,7 +221,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_boun
     ClusterQueue<Shape>::init();
     if (threadIdx.x >= Shape::threads) {
         give_registers<40>();
-        if (threadIdx.x == Shape::threads) fetch_stages<Shape>(job, panels);
+        if (threadIdx.x % 32 == 0) fetch_stages<Shape>(job, panels);
         __syncwarp();
     } else {
         take_registers<232>();
@@ -237,7 +239,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_boun
             tree.join(slice + 1 < slices ? slice + 1 : slice, slices);
         }
     }
-    cluster_barrier();  // others write into this block's shared memory until they end
+    end_in_cluster();  // others write into this block's shared memory until they end
 }
 #else
 template <class Shape, bool is_gated>

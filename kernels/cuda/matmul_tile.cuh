@@ -203,34 +203,62 @@ struct TileTree {
         if constexpr (is_gated) return column_of(job, n);
         return n < job.num_outputs ? n : -1;
     }
-    /// Calls visit(sum, its address in `to`) for each sum within the matrix.
+    /// Calls visit(sum, its address in `to`) for each sum within the matrix. Few blocks are not wholly within it, and
+    /// without checks the accesses follow each other.
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
-        const std::int64_t first_output = output(), first_row = row();
-        const int rows_left = static_cast<int>(job.num_rows - first_row);
-        float* const first = to() + first_row * job.num_outputs;
-        for_each_sum<Shape>([&](int n, int i) {
-            const std::int64_t at_column = column(first_output + i / 2 * 8);
-            const int at_row = n * 8 + i % 2;
-            if (at_column >= 0 && at_row < rows_left) visit(sum[n][i], first + at_row * job.num_outputs + at_column);
-        });
+        const std::int64_t first_output = output(), first_row = row(), stride = job.num_outputs;
+        const std::int64_t columns[2] = {column(first_output), column(first_output + 8)};
+        const auto rows_left = static_cast<int>(job.num_rows - first_row);
+        float* const first = to() + first_row * stride;
+        if (columns[0] >= 0 && columns[1] >= 0 && rows_left > Shape::rows - 7) {
+            visit_outputs(visit, first, columns, [](int, int) { return true; });
+        } else {
+            visit_outputs(visit, first, columns,
+                          [&](int at_row, int half) { return at_row < rows_left && columns[half] >= 0; });
+        }
+    }
+    template <class Visit, class Inside>
+    __device__ __forceinline__ void visit_outputs(Visit visit, float* first, const std::int64_t (&columns)[2],
+                                                  Inside inside) {
+        float* at[2] = {first + columns[0], first + columns[1]};
+        const std::int64_t stride = job.num_outputs;
+#pragma unroll
+        for (int n = 0; n < Shape::NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (inside(n * 8 + i % 2, i / 2)) visit(sum[n][i], at[i / 2] + i % 2 * stride);
+            }
+            at[0] += 8 * stride;
+            at[1] += 8 * stride;
+        }
     }
 
     /// This thread's sum i with rows 8n.. in pair().
-    [[nodiscard]] static __device__ __forceinline__ int place(int n, int i) { return (n * 4 + i) * Shape::threads; }
+    [[nodiscard]] static __device__ __forceinline__ int place(int n, int i) {
+        return (n * 4 + i) * Shape::threads;
+    }
 
     /// Stores the gated outputs: a thread has the gates and their ups. In a loop: an activation is long, and its code
     /// would have to be fetched anew for each sum.
     __device__ __forceinline__ void store_active() {
         for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
-        const float* const mine = pair();
+        const float* mine = pair();
         const std::int64_t column = gated_column(output()), first_row = row();
+        const std::int64_t row_bytes = job.active_stride * (job.active_bf16 ? 2 : 4);
         if (column >= job.gated_width) return;
-#pragma unroll 4
-        for (int of = 0; of < 2 * Shape::NT; ++of) {
-            const int n = of / 2, i = of % 2;
-            const std::int64_t at_row = first_row + n * 8 + i;
-            if (at_row < job.num_rows) store_gated(job, at_row, column, mine[place(n, i)], mine[place(n, i + 2)]);
+        std::byte* to = job.active + first_row * row_bytes;
+        auto rows_left = static_cast<int>(job.num_rows - first_row);
+#pragma unroll 2
+        for (int n = 0; n < Shape::NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float value[1] = {gated(job.gate, mine[place(0, i)], mine[place(0, i + 2)])};
+                if (i < rows_left) store_act(to + i * row_bytes, job.active_bf16, column, value);
+            }
+            mine += place(1, 0);
+            to += 8 * row_bytes;
+            rows_left -= 8;
         }
     }
 

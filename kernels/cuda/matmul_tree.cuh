@@ -104,7 +104,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(slices, 1, 1) __launch_bounds__(Shape::thr
     } else {
         add_share<Shape, slices>(job, first_tile * tile_outputs);
     }
-    cluster_barrier();  // others read this block's sums until they have theirs
+    end_in_cluster();  // others read this block's sums until they have theirs
 }
 #else
 template <class Shape, int slices, bool is_gated>

@@ -320,6 +320,9 @@ inline void cluster_barrier() {
 inline float4 load_16_from_block(const float* shared, unsigned block) {
     return *reinterpret_cast<const float4*>(emulation::in_block(shared, block));
 }
+inline void end_in_cluster() {
+    emulation::cluster_barrier();
+}
 template <int registers>
 void take_registers() {}
 template <int registers>

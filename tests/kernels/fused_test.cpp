@@ -267,7 +267,7 @@ TEST_P(FusedOnGpus, WholeBlocksGateTheirOutputs) {
     const Weights weights(numbers, 2 * width);
     const Matrix plain = weights.pack(*device, DType::bf16), gated = weights.pack_gated(*device, DType::bf16);
     const DType act = act_type(DType::bf16);
-    for (const std::int64_t num_rows : {17, 40, 70}) {
+    for (const std::int64_t num_rows : {17, 40, 140}) {
         const OnDevice x(*device, rounded(numbers.normals(num_rows * Weights::inputs), act));
         const Buffer sums(*device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
         const auto size = static_cast<std::size_t>(num_rows * width) * bytes_of(act);
