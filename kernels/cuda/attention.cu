@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_exact.cuh"
 #include "kernels/cuda/attention_merge_few.cuh"
 #include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/attention_warpgroup.cuh"
 #include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/trials.hpp"
 
@@ -30,6 +31,8 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
+    if (is_tried<Trial::warpgroups>() && shape.head_dim > 32 && shape.head_dim <= 128)
+        shape.widest_queries = WarpgroupTile<128>::queries;
     shape.chunk_pages = tensor_chunk_pages;
     shape.span_chunks = tensor_span_chunks;
     shape.enough_units = multiprocessors;
@@ -55,6 +58,16 @@ void launch_wide(const Place& place, const AttentionArgs& args, dim3 grid) {
     if (dim <= 32) return launch_tensor<32, 4>(place, args, grid);
     if (dim <= 64) return launch_tensor<64, 4>(place, args, grid);
     launch_tensor<128, 4>(place, args, grid);
+}
+
+template <int DIM>
+void launch_warpgroups_of(const Place& place, const AttentionArgs& args, dim3 grid) {
+    using T = WarpgroupTile<DIM>;
+    launch(place, warpgroup_kernel<DIM>, grid, dim3(T::threads), static_cast<std::size_t>(T::shared_bytes), args);
+}
+void launch_warpgroups(const Place& place, const AttentionArgs& args, dim3 grid) {
+    if (args.shape.head_dim <= 64) return launch_warpgroups_of<64>(place, args, grid);
+    launch_warpgroups_of<128>(place, args, grid);
 }
 
 template <DType KV>
@@ -171,7 +184,8 @@ void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, c
     } else {  // concurrently: neither kernel waits for the last blocks of the other
         launch_narrow(beside_the_next(stream), args, narrow);
         args.units = of.device.units + round.first_wide;
-        launch_wide(stream, args, wide);
+        of.plan.wide_queries == WarpgroupTile<128>::queries ? launch_warpgroups(stream, args, wide)
+                                                            : launch_wide(stream, args, wide);
     }
     merge(stream, call, of, args, round);
 }

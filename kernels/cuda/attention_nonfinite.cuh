@@ -16,9 +16,10 @@ __device__ __forceinline__ std::uint32_t nonfinite(std::uint32_t pair) {
 /// Calls `see(pair)` for each pair of this thread's share of a page's values in shared memory.
 template <class T, class See>
 __device__ __forceinline__ void for_each_pair(std::byte* values, See see) {
-    constexpr int slots = attention_threads / T::pieces;
+    constexpr int slots = T::threads / T::pieces;
+    static_assert(slots % T::places == 0);
     const int first = static_cast<int>(threadIdx.x) / T::pieces, piece = static_cast<int>(threadIdx.x) % T::pieces;
-    std::byte* const at = values + first * T::stride + piece * 16;
+    std::byte* const at = values + T::place(first, piece);
 #pragma unroll 4
     for (int slot = 0; slot < tile_tokens; slot += slots) {
         uint4& four = *reinterpret_cast<uint4*>(at + slot * T::stride);

@@ -44,8 +44,7 @@ class Planner {
 
     Plan make() {
         take_rows();
-        plan_.unit_chunks = shape_.span_chunks;
-        if (count_units(shape_.span_chunks) < shape_.enough_units) plan_.unit_chunks = 1;
+        choose_units();
         for (std::int32_t row = 0; row < static_cast<std::int32_t>(plan_.rows.size());) row = add_round(row);
         return std::move(plan_);
     }
@@ -54,7 +53,8 @@ class Planner {
     void take_rows();
     void take_row(std::int32_t r, const std::vector<std::int64_t>& first_pages);
     [[nodiscard]] Class class_at(std::int32_t row, std::int32_t end) const;
-    [[nodiscard]] std::int64_t count_units(int unit_chunks) const;
+    void choose_units();
+    [[nodiscard]] std::int64_t count_units(int unit_chunks, int wide_queries) const;
     std::int32_t add_round(std::int32_t first_row);
     std::int32_t end_of_round(std::int32_t first_row);
     void count_entries(PlanRow& row) const;
@@ -69,11 +69,13 @@ class Planner {
         return static_cast<std::int32_t>(position / (shape_.chunk_pages * page_tokens));
     }
     [[nodiscard]] std::int32_t last_chunk_of(const PlanRow& row) const { return chunk_of(row.position); }
-    [[nodiscard]] int tile_size(const Class& rows) const {
+    [[nodiscard]] int tile_size(const Class& rows, int wide_queries) const {
         const std::int64_t queries = std::int64_t{rows.end_row - rows.first_row} * shape_.group_heads;
-        return queries > shape_.narrow_queries ? shape_.wide_queries : shape_.narrow_queries;
+        return queries > shape_.narrow_queries ? wide_queries : shape_.narrow_queries;
     }
-    [[nodiscard]] bool is_wide(const Class& rows) const { return tile_size(rows) > shape_.narrow_queries; }
+    [[nodiscard]] bool is_wide(const Class& rows) const {
+        return tile_size(rows, plan_.wide_queries) > shape_.narrow_queries;
+    }
 
     const GroupRows& pass_;
     const PlanShape& shape_;
@@ -130,13 +132,31 @@ Class Planner::class_at(std::int32_t row, std::int32_t end) const {
     return {row, last, own_page, at(row).first_chunk};
 }
 
-/// Number of units of the whole pass if common units covered `unit_chunks` chunks.
-std::int64_t Planner::count_units(int unit_chunks) const {
+/// Units cover whole spans if these are enough units, else single chunks. The widest tiles are used if most of them
+/// hold more queries than a wide tile: then they are at most three quarters as many.
+void Planner::choose_units() {
+    for (const int unit_chunks : {shape_.span_chunks, 1}) {
+        plan_.unit_chunks = unit_chunks;
+        plan_.wide_queries = shape_.wide_queries;
+        const std::int64_t units = count_units(unit_chunks, shape_.wide_queries);
+        if (shape_.widest_queries > 0) {
+            const std::int64_t widest = count_units(unit_chunks, shape_.widest_queries);
+            if (widest >= shape_.enough_units && 4 * widest <= 3 * units) {
+                plan_.wide_queries = shape_.widest_queries;
+                return;
+            }
+        }
+        if (units >= shape_.enough_units) return;
+    }
+}
+
+/// Number of units of the whole pass if common units covered `unit_chunks` chunks, with wide tiles of that size.
+std::int64_t Planner::count_units(int unit_chunks, int wide_queries) const {
     std::int64_t units = 0;
     const auto end = static_cast<std::int32_t>(plan_.rows.size());
     for (std::int32_t row = 0; row < end;) {
         const Class rows = class_at(row, end);
-        for_each_tile(rows, tile_size(rows), [&](std::int32_t, std::int32_t, const PlanRow& last) {
+        for_each_tile(rows, tile_size(rows, wide_queries), [&](std::int32_t, std::int32_t, const PlanRow& last) {
             units += rows.common_units(rows.common_chunks(last_chunk_of(last), shape_.chunk_pages), unit_chunks);
         });
         row = rows.end_row;
@@ -246,7 +266,7 @@ void Planner::add_common(const Class& rows, bool wide) {
     std::int32_t next = 0;
     for (std::int32_t begin = rows.first_chunk; begin < chunks; begin = next) {
         next = (begin / plan_.unit_chunks + 1) * plan_.unit_chunks;
-        for_each_tile(rows, wide ? shape_.wide_queries : shape_.narrow_queries,
+        for_each_tile(rows, wide ? plan_.wide_queries : shape_.narrow_queries,
                       [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
                           const std::int32_t end =
                               std::min({next, chunks, rows.common_chunks(last_chunk_of(last_row), shape_.chunk_pages)});

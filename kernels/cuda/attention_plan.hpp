@@ -67,6 +67,7 @@ struct PlanShape {
     std::int64_t window = 0;  ///< KvLayout::window
     int narrow_queries = 8;   ///< per tile
     int wide_queries = 8;     ///< per tile of common chunks, if a class has more queries than a narrow tile holds
+    int widest_queries = 0;   ///< instead, if such tiles are enough units and hold more queries; 0: never
     int chunk_pages = 8;      ///< pages per chunk of positions, the unit of the order of sums
     int span_chunks = 1;      ///< chunks that a common unit may cover, starting at a multiple of this number
     int enough_units = 1;     ///< units * KV heads; if there are at least this many, units cover whole spans
@@ -85,7 +86,8 @@ struct Plan {
     std::vector<PlanRound> rounds;
     std::vector<std::int32_t> paths;  ///< scratch slots
     std::vector<std::byte*> pages;
-    int unit_chunks = 1;  ///< per common unit
+    int unit_chunks = 1;   ///< per common unit
+    int wide_queries = 0;  ///< per wide tile
 };
 
 Plan make_plan(const GroupRows& pass, const PlanShape& shape);

@@ -1,7 +1,9 @@
-// Sizes, layout of shared memory and small records of attention on tensor cores (attention_tensor.cuh).
+// Sizes, layout of shared memory and small records of attention on tensor cores (attention_tensor.cuh,
+// attention_warpgroup.cuh).
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/warpgroup.cuh"
 
 namespace longhaul::kernels::cuda {
 
@@ -13,7 +15,8 @@ constexpr int tensor_unit_pages = tensor_chunk_pages * tensor_span_chunks;  ///<
 /// Sizes of a kernel for heads of up to DIM dimensions.
 template <int DIM, int ROW_WARPS>
 struct TensorTile {
-    static constexpr int warps = attention_threads / 32;
+    static constexpr int threads = attention_threads;
+    static constexpr int warps = threads / 32;
     static constexpr int column_warps = warps / ROW_WARPS;
     static constexpr bool is_narrow = column_warps > 1;
     static constexpr int queries = ROW_WARPS * 16;
@@ -25,6 +28,9 @@ struct TensorTile {
     static constexpr int stride = DIM * 2 + 16;                ///< bytes per row; odd multiple of 16: no bank conflicts
     static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (or values) of a page
     static constexpr int stage_bytes = 2 * matrix_bytes;
+    static constexpr bool span_in_registers = is_narrow;
+    static constexpr bool span_begins_at_0 = false;
+    static constexpr int span_at = 2 * stage_bytes;
     static constexpr int p_stride = tile_tokens * 2 + 16;  ///< bytes per row of exchanged p
     // Shared memory: two stages; exchanged p, maxima and sums, or the merged output; the queries; the pages; what
     // find_nonfinite() found.
@@ -36,6 +42,41 @@ struct TensorTile {
     static constexpr int shared_bytes = found_at + 16;
     static constexpr int blocks = DIM > 128 ? 1 : is_narrow ? 3 : 2;  ///< min blocks per multiprocessor
     static_assert(column_warps == 1 || column_warps == 4);
+    static constexpr int places = 1;  ///< rows after which places repeat, `stride` bytes per row further
+    /// Byte offset of 16 bytes of a row in a matrix.
+    static __device__ int place(int row, int piece) { return row * stride + piece * 16; }
+};
+
+/// The same of attention_warpgroup.cuh.
+template <int DIM>
+struct WarpgroupTile {
+    static constexpr int warpgroups = 2;
+    static constexpr int threads = warpgroups * 128;
+    static constexpr int warps = threads / 32;
+    static constexpr int column_warps = 1;
+    static constexpr bool is_narrow = false;
+    static constexpr int queries = warps * 16;
+    static constexpr int steps = DIM / 16;
+    static constexpr int groups = 4;
+    static constexpr int score_tiles = 8;
+    static constexpr int output_tiles = DIM / 8;
+    static constexpr int pieces = DIM / 8;
+    static constexpr int stride = panel_row_bytes;
+    static constexpr int panel_bytes = tile_tokens * panel_row_bytes;
+    static constexpr int matrix_bytes = DIM / panel_inputs * panel_bytes;  ///< a panel for each 64 dimensions
+    static constexpr int stages = 4;
+    static constexpr int stage_bytes = 2 * matrix_bytes;
+    static constexpr bool span_in_registers = true;
+    static constexpr bool span_begins_at_0 = true;  ///< that takes fewer registers than a branch
+    static constexpr int span_at = 0;
+    // Shared memory: the stages; the queries; the pages; what find_nonfinite() found.
+    static constexpr int queries_at = stages * stage_bytes;
+    static constexpr int pages_at = queries_at + queries * 32;
+    static constexpr int found_at = pages_at + tensor_unit_pages * 8;
+    static constexpr int shared_bytes = found_at + warps * 4;
+    static constexpr int places = 8;
+    static __device__ int place(int row, int piece) { return piece / 8 * panel_bytes + place_in_panel(row, piece % 8); }
+    static_assert(DIM % panel_inputs == 0);
 };
 
 /// A query of a tile. In shared memory: registers are scarce, and a page needs it once or twice.

@@ -26,11 +26,11 @@ inline bool names_trial(const char* names, Trial trial) {
     return false;
 }
 
-/// Whether the process runs this trial. The environment is read once.
+/// Whether the process runs this trial. The environment is read once; a test that compares both may set it.
 template <Trial trial>
-bool is_tried() {
-    static const bool named = names_trial(std::getenv("LONGHAUL_CUDA_TRIALS"), trial);
-    return named;
+bool& is_tried() {
+    static bool tried = names_trial(std::getenv("LONGHAUL_CUDA_TRIALS"), trial);
+    return tried;
 }
 
 }  // namespace longhaul::kernels::cuda

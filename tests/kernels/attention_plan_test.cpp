@@ -136,7 +136,7 @@ void check_plan(const RandomPass& random, const PlanShape& shape) {
             ASSERT_LE(round.num_entries * shape.entry_bytes(), shape.max_bytes);
         }
         checker.check_units(round.first_narrow, round.num_narrow, shape.narrow_queries);
-        checker.check_units(round.first_wide, round.num_wide, shape.wide_queries);
+        checker.check_units(round.first_wide, round.num_wide, plan.wide_queries);
         checker.check_rows(round);
         checker.next_round();
     }
@@ -157,6 +157,8 @@ TEST(AttentionPlan, CoversAllChunksOfAllRowsOnce) {
                         .enough_units = static_cast<int>(random.below(60))};
         check_plan(random, shape);
         shape.max_bytes = 100'000;
+        check_plan(random, shape);
+        shape.widest_queries = 128;
         check_plan(random, shape);
         check_plan(random, {.group_heads = shape.group_heads, .num_kv_heads = 1, .head_dim = 32});
     }
@@ -183,6 +185,35 @@ TEST(AttentionPlan, TreesShareTheirContext) {
     EXPECT_EQ(plan.rounds[0].num_wide, 100'000 / 128);
     EXPECT_EQ(plan.rounds[0].num_narrow, 4);
     EXPECT_EQ(plan.unit_chunks, 1);
+}
+
+/// Wider tiles, and units of whole spans, are for passes that have enough units of them.
+TEST(AttentionPlan, TilesAreAsWideAsThereAreEnoughUnits) {
+    const std::vector<std::byte*> pages(160, nullptr);  // ten spans
+    const AttentionSequence sequence{pages, {}};
+    struct Expected {
+        int rows, enough_units, wide_queries, unit_chunks;
+    };
+    for (const Expected& e : {Expected{32, 10, 128, 8},
+                              {32, 11, 64, 8},
+                              {32, 21, 128, 1},
+                              {32, 81, 64, 1},
+                              {16, 10, 64, 8},
+                              {48, 10, 128, 8},
+                              {48, 31, 128, 1}}) {
+        SCOPED_TRACE(::testing::Message() << e.rows << " rows, " << e.enough_units << " units are enough");
+        const std::vector<AttentionRow> rows(static_cast<std::size_t>(e.rows), {0, 160 * 64 - 1, 160 * 64, nullptr});
+        const Plan plan =
+            make_plan({.sequences = {&sequence, 1}, .rows = rows, .slots = {}}, {.group_heads = 4,
+                                                                                 .narrow_queries = 16,
+                                                                                 .wide_queries = 64,
+                                                                                 .widest_queries = 128,
+                                                                                 .chunk_pages = 2,
+                                                                                 .span_chunks = 8,
+                                                                                 .enough_units = e.enough_units});
+        EXPECT_EQ(plan.wide_queries, e.wide_queries);
+        EXPECT_EQ(plan.unit_chunks, e.unit_chunks);
+    }
 }
 
 }  // namespace

@@ -291,6 +291,7 @@ class BrokenValues : public ContractTest {};
 TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
     const auto device = GetParam().make(1);
     for (const Case& c : {Case{DType::bf16, 64, 1, 4, 70, 21, true}, Case{DType::bf16, 40, 2, 3, 130, 90, false},
+                          Case{DType::bf16, 128, 2, 3, 160, 100, false}, Case{DType::bf16, 64, 2, 4, 50, 50, false},
                           Case{DType::f32, 40, 1, 2, 100, 30, true}, Case{DType::f32, 64, 1, 1, 100, 70, false}}) {
         SCOPED_TRACE(::testing::Message() << c);
         const Scene scene(*device, c, 210);

@@ -2,6 +2,7 @@
 // split. (PathContract in attention_test.cpp runs on it, too.)
 #include <cmath>
 
+#include "kernels/cuda/trials.hpp"
 #include "tests/kernels/attention_scene.hpp"
 
 namespace longhaul::kernels::testing {
@@ -87,6 +88,65 @@ TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
     const Guarded some =
         attend(*device, scene.layout, 1, {&scene.sequence, 1}, rows, q.data(), scene.q_heads, DType::f32);
     ASSERT_TRUE(comparison.equal(expected, some.bytes(), DType::f32));
+}
+
+/// Sets whether kernels for warpgroups are tried, while it exists.
+class TriesWarpgroups {
+  public:
+    explicit TriesWarpgroups(bool tries) { tried_ = tries; }
+    ~TriesWarpgroups() { tried_ = before_; }
+    TriesWarpgroups(const TriesWarpgroups&) = delete;
+    TriesWarpgroups& operator=(const TriesWarpgroups&) = delete;
+
+  private:
+    bool& tried_ = cuda::is_tried<cuda::Trial::warpgroups>();
+    bool before_ = tried_;
+};
+
+bool is_emulated(const DeviceCase& which) {
+    return which.name.ends_with("emulated");
+}
+
+/// On a GPU, the kernel runs only if the process tries it: it may not end.
+void expect_same_bits_of_warpgroups(const DeviceCase& which, std::span<const Case> cases) {
+    Comparison comparison(which);
+    const auto device = which.make(1);
+    const bool tries = is_emulated(which) || cuda::is_tried<cuda::Trial::warpgroups>();
+    std::uint64_t seed = 700;
+    for (const Case& c : cases) {
+        SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
+        const Scene scene(*device, c, seed);
+        const TriesWarpgroups without(false);
+        const Guarded expected = scene.run(*device, DType::f32);
+        const TriesWarpgroups with(tries);
+        ASSERT_TRUE(comparison.equal(expected, scene.run(*device, DType::f32), DType::f32));
+    }
+}
+
+/// Prompts and trees of one to several tiles of 128 queries, whose pages end in and between chunks and spans, and which
+/// some rows do not see, or only from a page on that is not the first of a chunk. With so many KV heads, there are
+/// enough units for such tiles on a GPU.
+TEST_P(TensorAttention, WarpgroupsGiveTheSameBits) {
+    std::vector<Case> cases = {{DType::bf16, 128, 1, 4, 700, 64, false},      {DType::bf16, 128, 2, 4, 2300, 40, true},
+                               {DType::bf16, 128, 2, 3, 500, 43, false, 250}, {DType::bf16, 64, 2, 8, 1030, 17, false},
+                               {DType::bf16, 64, 1, 4, 3100, 32, true, 1500}, {DType::bf16, 96, 1, 7, 513, 30, false},
+                               {DType::bf16, 40, 2, 5, 448, 90, false}};
+    if (!is_emulated(GetParam())) {
+        for (Case& c : cases) c.kv_heads = 24;
+    }
+    expect_same_bits_of_warpgroups(GetParam(), cases);
+}
+
+/// Whole spans, several of them.
+TEST_P(TensorAttention, WarpgroupsGiveTheSameBitsInPrompts) {
+    std::vector<Case> cases;
+    for (const std::int64_t head_dim : {64, 128}) {
+        for (const std::int64_t window : {0, 1000}) {
+            cases.push_back(is_emulated(GetParam()) ? Case{DType::bf16, head_dim, 1, 4, 2200, 35, false, window}
+                                                    : Case{DType::bf16, head_dim, 8, 4, 4200, 350, false, window});
+        }
+    }
+    expect_same_bits_of_warpgroups(GetParam(), cases);
 }
 
 /// Needs more shared memory than a block has on the smallest GPU.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fails if a hot GPU kernel spills registers or needs a stack frame.
+"""Fails if a hot GPU kernel spills registers, needs a stack frame, or waits for each of its wgmma.
 
     check_kernel_resources.py LOG ARCHITECTURE…
 
-LOG is the output of a build with -Xptxas=-v (preset cuda), ARCHITECTURE for example sm_90. Both slow a kernel down several
+LOG is the output of a build with -Xptxas=-v (preset cuda), ARCHITECTURE for example sm_90. All slow a kernel down several
 times without changing a result, so no other test notices. A kernel of the list that the log does not have for every
 architecture is a fault, too: it was renamed, or not compiled.
 """
@@ -12,7 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-# All instantiations of the kernels that take most of the time of a pass with kernels = cuda.
+# All instantiations of the kernels that take most of the time of a pass with kernels = cuda. NAME@ARCHITECTURE: others have
+# the kernel only for trials.
 HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
@@ -20,6 +21,7 @@ HOT_KERNELS = [
     "quantized_matmul",
     "quantize_inputs",
     "tensor_kernel",
+    "warpgroup_kernel@sm_90a",
     "merge_kernel",
     "merge_few_kernel",
     "rope_store_kernel",
@@ -31,6 +33,7 @@ HOT_KERNELS = [
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 USE = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+SERIALIZED = re.compile(r"wgmma.mma_async instructions are serialized (.*) in the function '(\w+)'")
 
 
 def uses_of(log):
@@ -49,10 +52,13 @@ def uses_of(log):
 def faults_of(log, architectures, kernels=HOT_KERNELS):
     uses = uses_of(log)
     faults = []
+    for reason, name in SERIALIZED.findall(log):
+        faults.append(f"expected wgmma to run on while a kernel goes on, got them one by one {reason} in {name}")
     for kernel in kernels:
+        kernel, _, only = kernel.partition("@")
         # As mangled: the length of the name, the name, then its template arguments or the end of the nested name.
         part = re.compile(rf"{len(kernel)}{kernel}[IE]")
-        for architecture in architectures:
+        for architecture in (a for a in architectures if only in ("", a)):
             mine = {name: use for (name, arch), use in uses.items() if arch == architecture and part.search(name)}
             if not mine:
                 faults.append(f"{kernel}: expected it in the log for {architecture}, got none; update HOT_KERNELS")

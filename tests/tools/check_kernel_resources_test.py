@@ -36,6 +36,18 @@ class KernelResources(unittest.TestCase):
         (fault,) = self.faults(compiled("hotter"))
         self.assertIn("hot: expected it in the log for sm_90, got none", fault)
 
+    def test_serialized_wgmma_are_a_fault(self):
+        log = compiled("hot") + compiled("hotter")
+        log += "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient "
+        log += "register resources for the wgmma pipeline in the function '_Z3hotv'\n"
+        (fault,) = self.faults(log)
+        self.assertIn("one by one due to insufficient register resources for the wgmma pipeline in _Z3hotv", fault)
+
+    def test_a_kernel_may_be_for_one_architecture(self):
+        log = compiled("hot", "sm_90a") + compiled("hot", "sm_80", stores=4)
+        self.assertEqual(faults_of(log, ["sm_80", "sm_90a"], ["hot@sm_90a"]), [])
+        self.assertEqual(len(faults_of(log, ["sm_80", "sm_90a"], ["hot@sm_80"])), 1)
+
     def test_every_architecture_counts(self):
         log = compiled("hot") + compiled("hotter")
         self.assertEqual(len(self.faults(log, ["sm_80", "sm_90"])), 2)
