@@ -27,11 +27,11 @@ struct ClusterShape {
     static constexpr int panel_bytes = rows * panel_row_bytes;
     static constexpr int tile_bytes = stage_steps * 1024;
     static constexpr int stage_bytes = panel_bytes + tiles * tile_bytes;
-    static constexpr int pair_bytes = 4 * outputs * rows;  ///< sums of two slices
-    static constexpr int most_stages = (static_cast<int>(cluster_shared_bytes) - pair_bytes - 256) / stage_bytes;
+    static constexpr int sums_bytes = 4 * outputs * rows;
+    static constexpr int most_stages = (static_cast<int>(cluster_shared_bytes) - sums_bytes - 256) / stage_bytes;
     static constexpr int stages = most_stages < 6 ? most_stages : 6;
     static constexpr int queue_bytes = stages * stage_bytes;
-    static constexpr int barriers_at = queue_bytes + pair_bytes;
+    static constexpr int barriers_at = queue_bytes + sums_bytes;
     static constexpr std::size_t shared_bytes = barriers_at + 2 * stages * sizeof(Mbarrier);
     using Sums = float[NT][4];
     static_assert(stages >= 3 && tiles % (4 * across) == 0);
@@ -213,6 +213,37 @@ class StageReader {
     int last_ = -1;  ///< slot to release
 };
 
+template <class Shape>
+__device__ __forceinline__ void add(typename Shape::Sums& to, const typename Shape::Sums& sums) {
+    for_each_sum<Shape>([&](int n, int i) { to[n][i] = __fadd_rn(to[n][i], sums[n][i]); });
+}
+
+/// The total of all 1, 2, 4 or 8 slices. Registers hold the sums of up to two slices that wait for their partner,
+/// `first_four` the sum of the first four, with stride Shape::threads.
+template <class Shape>
+__device__ __forceinline__ void add_slices(const WeightLayout& layout, typename Shape::Sums& total, float* first_four) {
+    const int slices = layout.num_slices, steps = static_cast<int>(layout.steps);
+    const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
+    StageReader<Shape> reader;
+#pragma unroll 1
+    for (int first = 0; first < slices; first += 4) {
+        if (first == 4) for_each_sum<Shape>([&](int n, int i) { first_four[place(n, i)] = total[n][i]; });
+        reader.add_slice(total, steps);
+        if (slices == 1) return;
+        typename Shape::Sums right;
+        reader.add_slice(right, steps);
+        add<Shape>(total, right);
+        if (slices == 2) return;
+        typename Shape::Sums last;
+        reader.add_slice(right, steps);
+        reader.add_slice(last, steps);
+        add<Shape>(right, last);
+        add<Shape>(total, right);
+    }
+    if (slices == 8)
+        for_each_sum<Shape>([&](int n, int i) { total[n][i] = __fadd_rn(first_four[place(n, i)], total[n][i]); });
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /// Grid: groups of rows; groups of outputs; both whole clusters. `panels`: the inputs, as arrange_panels() leaves them.
 template <class Shape, bool is_gated>
@@ -220,24 +251,14 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_boun
     cluster_matmul(MatmulJob job, const std::byte* panels) {
     ClusterQueue<Shape>::init();
     if (threadIdx.x >= Shape::threads) {
-        give_registers<40>();
+        give_registers<24>();
         if (threadIdx.x % 32 == 0) fetch_stages<Shape>(job, panels);
         __syncwarp();
     } else {
-        take_registers<232>();
-        const int slices = job.layout.num_slices, steps = static_cast<int>(job.layout.steps);
+        take_registers<240>();
         TileTree<Shape, is_gated> tree{job};
-        StageReader<Shape> reader;
-#pragma unroll 1
-        for (int slice = 0; slice < slices; slice += 2) {
-            reader.add_slice(tree.sum, steps);
-            if (slice + 1 < slices) {
-                typename Shape::Sums odd;
-                reader.add_slice(odd, steps);
-                tree.add(odd);
-            }
-            tree.join(slice + 1 < slices ? slice + 1 : slice, slices);
-        }
+        add_slices<Shape>(job.layout, tree.sum, tree.pair());
+        tree.store();
     }
     end_in_cluster();  // others write into this block's shared memory until they end
 }

@@ -262,18 +262,11 @@ struct TileTree {
         }
     }
 
-    /// Adds an odd slice to the one before.
-    __device__ __forceinline__ void add(const typename Shape::Sums& newest) {
-        for_each_sum<Shape>([&](int n, int i) { sum[n][i] = __fadd_rn(sum[n][i], newest[n][i]); });
-    }
-    /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order.
+    /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
+    /// `to`, or gates it.
     __device__ __forceinline__ void join(int slice, int slices, const typename Shape::Sums& newest) {
         const bool odd = slice % 2 == 1;
         for_each_sum<Shape>([&](int n, int i) { sum[n][i] = odd ? __fadd_rn(sum[n][i], newest[n][i]) : newest[n][i]; });
-        join(slice, slices);
-    }
-    /// Adds to the tree what ends with slice `slice`, in `sum`. The last one leaves the total in `to`, or gates it.
-    __device__ __forceinline__ void join(int slice, int slices) {
         if (slice + 1 < slices && slice % 4 == 1) {
             for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
         }
@@ -282,10 +275,13 @@ struct TileTree {
         }
         const bool is_last = slice + 1 == slices;
         if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(__ldcg(four), s); });
-        if constexpr (is_gated) {
-            if (is_last && job.split == 1) return store_active();
-        }
+        if (is_last && job.split == 1) return store();
         if (slice == 3 || is_last) for_each_output([](float s, float* at) { *at = s; });
+    }
+    /// Stores the total of all slices, or gates it.
+    __device__ __forceinline__ void store() {
+        if constexpr (is_gated) return store_active();
+        for_each_output([](float s, float* at) { *at = s; });
     }
 };
 
