@@ -79,8 +79,7 @@ class Product {
   private:
     /// As many rows per launch as stay in the L2 cache, because the blocks of every tile of outputs read all of them.
     void prompts() {
-        if (is_tried<Trial::clusters>() && clusters<ClusterShape<16, 2, 2>>()) return;
-        if (is_tried<Trial::pairs>() && clusters<ClusterShape<16, 1, 2>>()) return;
+        if (clusters()) return;
         constexpr std::int64_t cached_bytes = std::int64_t{24} << 20, multiple = PromptTile::rows;
         const std::int64_t max_rows = std::max(multiple, cached_bytes / (job_.x_stride * 2) / multiple * multiple);
         const MatmulJob all = job_;
@@ -117,28 +116,27 @@ class Product {
 
     template <int n_tiles>
     void tree() {
-        if (is_tried<Trial::slices>()) {
+        // Many tiles occupy the GPU as they are.
+        if (job_.layout.num_tiles <= std::int64_t{SliceTile<n_tiles>::tiles} * gpu_.multiprocessors) {
             if (job_.layout.num_slices == 8 && slices<SliceTile<n_tiles>, 8>()) return;
             if (job_.layout.num_slices == 4 && slices<SliceTile<n_tiles>, 4>()) return;
         }
-        if (is_tried<Trial::early>()) return tile<TreeTile<n_tiles>, true>();
-        tile<TreeTile<n_tiles>>();
+        tile<TreeTile<n_tiles>, true>();
     }
     /// Each block of a cluster multiplies one slice; false if the GPU has no clusters.
     template <class Shape, int num_slices>
     bool slices() {
         const auto kernel =
             job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
-        if (!runs_clusters(kernel)) return false;
+        static const int resident =
+            resident_clusters(reinterpret_cast<const void*>(tree_matmul<Shape, num_slices, false>), Shape::threads,
+                              SliceSums<Shape>::shared_bytes, {num_slices, 1, 1});
+        if (resident == 0) return false;
         Place place = in_clusters(stream_, num_slices, 1);
         place.early = true;
         launch(place, kernel, dim3(num_slices, pieces(job_.layout.num_tiles, Shape::tiles)), dim3(Shape::threads),
                SliceSums<Shape>::shared_bytes, job_);
         return true;
-    }
-    template <class... Params>
-    [[nodiscard]] bool runs_clusters(void (*kernel)(Params...)) const {
-        return gpu_.major == 9 && code_version(reinterpret_cast<const void*>(kernel)) >= 90;
     }
     template <class Shape, bool is_early = false>
     void tile() {
@@ -150,36 +148,63 @@ class Product {
         launch(place, kernel, split_among(tiles, 8, blocks), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
-    /// Multiplies in clusters of blocks; false if the GPU has none, if too few blocks would occupy it without a split,
-    /// or if too many would be outside of the matrix.
-    template <class Shape>
+    /// Multiplies in clusters of blocks; false if the GPU has none, or if too few blocks would occupy it without a
+    /// split. Clusters of four read less from L2, pairs fit better on the GPU and the matrix.
     bool clusters() {
-        const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
-        if (!runs_clusters(kernel)) return false;
-        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across, cluster_tiles = Shape::tiles * Shape::up;
-        const std::int64_t tiles = job_.layout.num_tiles, rows = job_.num_rows;
-        const std::int64_t blocks = std::int64_t{pieces(rows, Shape::rows)} * pieces(tiles, Shape::tiles);
-        const std::int64_t launched =
-            std::int64_t{pieces(rows, cluster_rows)} * pieces(tiles, cluster_tiles) * (Shape::across * Shape::up);
-        if (4 * blocks < 3 * gpu_.multiprocessors || 7 * launched > 8 * blocks) return false;
-        // Concurrent blocks read all rows of a launch: no more than stay in the L2 cache beside their weights.
-        constexpr std::int64_t cached_clusters = 2048 / cluster_rows;
-        const std::int64_t of_cluster = Shape::across * row_group_bytes<Shape>(job_.layout);
+        using Four = ClusterShape<16, 2, 2>;
+        using Two = ClusterShape<16, 1, 2>;
+        const std::int64_t blocks =
+            std::int64_t{pieces(job_.num_rows, Two::rows)} * pieces(job_.layout.num_tiles, Two::tiles);
+        if (4 * blocks < 3 * gpu_.multiprocessors || job_.layout.num_tiles < Two::tiles) return false;
+        if (resident<Four>() == 0) return false;
+        constexpr std::int64_t stage_of_four = 353, stage_of_two = 446;  // nanoseconds on an H100
+        if (stage_of_four * rounds<Four>() <= stage_of_two * rounds<Two>()) {
+            in_clusters_of<Four>();
+        } else {
+            in_clusters_of<Two>();
+        }
+        return true;
+    }
+    /// Clusters that fit on the GPU; 0: it has none.
+    template <class Shape>
+    static int resident() {
+        static const int count = resident_clusters(reinterpret_cast<const void*>(cluster_matmul<Shape, false>),
+                                                   Shape::block_threads, Shape::shared_bytes, Shape::cluster);
+        return count;
+    }
+    template <class Shape>
+    [[nodiscard]] static ClusterTiles tiles_of(const MatmulJob& job) {
+        return {.across = static_cast<int>(pieces(job.num_rows, std::int64_t{Shape::rows} * Shape::across)),
+                .up = static_cast<int>(pieces(job.layout.num_tiles, std::int64_t{Shape::tiles} * Shape::up))};
+    }
+    template <class Shape>
+    [[nodiscard]] std::int64_t rounds() const {
+        const ClusterTiles tiles = tiles_of<Shape>(job_);
+        return pieces(std::int64_t{tiles.across} * tiles.up, resident<Shape>());
+    }
+
+    /// No more rows per launch than stay in the L2 cache beside the weights of concurrent blocks.
+    template <class Shape>
+    void in_clusters_of() {
+        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across, cached_clusters = 2048 / cluster_rows;
+        const std::int64_t of_group = row_group_bytes<Shape>(job_.layout);
         const std::int64_t max_rows =
-            std::clamp(memory_.max_panel_bytes / of_cluster, std::int64_t{1}, cached_clusters) * cluster_rows;
+            std::clamp(memory_.max_panel_bytes / (Shape::across * of_group), std::int64_t{1}, cached_clusters) *
+            cluster_rows;
+        const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
         const MatmulJob all = job_;
         for (std::int64_t first = 0; first < all.num_rows; first += max_rows) {
             job_ = rows_of(all, first, std::min(max_rows, all.num_rows - first));
-            const dim3 grid(pieces(job_.num_rows, cluster_rows) * Shape::across,
-                            pieces(tiles, cluster_tiles) * Shape::up);
-            const std::int64_t bytes = grid.x * row_group_bytes<Shape>(job_.layout);
+            const ClusterTiles tiles = tiles_of<Shape>(job_);
+            const std::int64_t bytes = tiles.across * Shape::across * of_group;
             auto* const panels = memory_.panels.get<std::byte>(stream_, bytes);
             launch(stream_, arrange_panels<Shape>, dim3(static_cast<unsigned>(bytes / Shape::panel_bytes)),
                    dim3(max_row_threads), 0, job_, panels);
+            const dim3 grid(Shape::across, Shape::up,
+                            static_cast<unsigned>(std::min(tiles.across * tiles.up, resident<Shape>())));
             launch(in_clusters(stream_, Shape::across, Shape::up), kernel, grid, dim3(Shape::block_threads),
-                   Shape::shared_bytes, job_, panels);
+                   Shape::shared_bytes, job_, panels, tiles);
         }
-        return true;
     }
 
     template <DType type, int MT, int NT, int stages, int max_warps>

@@ -18,9 +18,11 @@ struct ClusterShape {
     static constexpr int threads = 256;  ///< that compute; they come first
     static constexpr int block_threads = threads + 128;
     static constexpr int across = row_blocks, up = output_blocks;
+    static constexpr Extent cluster{row_blocks, output_blocks, 1};
     static constexpr int sharers = across + up - 1;  ///< blocks that write into a block's queue
     static constexpr int NT = n_tiles;
     static constexpr int tiles = 8;
+    static constexpr int weight_warps = 2;  ///< that fetch weights
     static constexpr int outputs = tiles * tile_outputs;
     static constexpr int rows = NT * 8;
     static constexpr int stage_steps = 2;  ///< a panel of inputs
@@ -34,7 +36,7 @@ struct ClusterShape {
     static constexpr int barriers_at = queue_bytes + sums_bytes;
     static constexpr std::size_t shared_bytes = barriers_at + 2 * stages * sizeof(Mbarrier);
     using Sums = float[NT][4];
-    static_assert(stages >= 3 && tiles % (4 * across) == 0);
+    static_assert(stages >= 3 && tiles % (weight_warps * across) == 0);
     static_assert(rows / up % 8 == 0, "shares of a panel are whole groups of eight rows");
 };
 
@@ -118,46 +120,122 @@ struct ClusterPlace {
     }
 };
 
-/// Fetches this block's shares of all stages. Called by one thread of each warp of the warpgroup that fetches, which
-/// divide the tiles; the first one fetches the panels, too, and its arrival lets a phase of `full` end.
+/// Sizes of a matrix in tiles of a cluster: along the rows, and along the outputs.
+struct ClusterTiles {
+    int across = 0, up = 0;
+};
+
+/// One of the tiles that a cluster computes one after another; there are about as many clusters as fit on the GPU.
+/// Tiles follow each other along the rows. A division would need registers that threads that fetch do not have.
 template <class Shape>
-__device__ void fetch_stages(const MatmulJob& job, const std::byte* panels) {
-    const ClusterPlace<Shape> place;
-    const WeightLayout& layout = job.layout;
-    constexpr int tiles = Shape::tiles / Shape::across / 4, share = Shape::panel_bytes / Shape::up;
-    const int warp = static_cast<int>(threadIdx.x) / 32 - Shape::threads / 32;
-    const unsigned with_rows = place.with_rows(), with_outputs = place.with_outputs();
-    const int first_place = static_cast<int>(place.y) * share;
-    const int first_of_block = (static_cast<int>(place.x) * 4 + warp) * tiles;
-    const std::int64_t tile_stride = layout.num_slices * layout.steps * 1024;
-    const std::int64_t first_tile = std::int64_t{blockIdx.y} * Shape::tiles + first_of_block;
-    const std::byte* weights[tiles];
-#pragma unroll
-    for (int t = 0; t < tiles; ++t)  // instead of tiles that are missing, the first one: what they give is not stored
-        weights[t] = job.weights + (first_tile + t < layout.num_tiles ? first_tile + t : 0) * tile_stride;
-    const std::byte* panel = panels + blockIdx.x * row_group_bytes<Shape>(layout) + first_place;
-    ClusterQueue<Shape> queue;
+class BlockOfTile {
+  public:
+    __device__ BlockOfTile(const ClusterTiles& tiles, const WeightLayout& layout)
+        : tiles_(tiles), last_(static_cast<int>(layout.num_tiles) - Shape::tiles) {
+        pass(static_cast<int>(blockIdx.z));
+    }
+    [[nodiscard]] __device__ bool is_inside() const { return up_ < tiles_.up; }
+    __device__ void advance() { pass(static_cast<int>(gridDim.z)); }
+    /// The block's group of rows.
+    [[nodiscard]] __device__ int rows() const { return across_ * Shape::across + static_cast<int>(blockIdx.x); }
+    /// The first of its tiles of outputs. The last blocks begin earlier, so that they have all their tiles: where
+    /// blocks overlap, they store the same.
+    [[nodiscard]] __device__ int first_tile() const {
+        const int first = (up_ * Shape::up + static_cast<int>(blockIdx.y)) * Shape::tiles;
+        return first < last_ ? first : last_;
+    }
+
+  private:
+    __device__ void pass(int tiles) {
+        for (across_ += tiles; across_ >= tiles_.across; across_ -= tiles_.across) ++up_;
+    }
+
+    const ClusterTiles& tiles_;
+    int last_;
+    int across_ = 0, up_ = 0;
+};
+
+/// Calls fetch(bytes) for each stage of a block, in order; `bytes`: of a tile's weights.
+template <class Shape, class Fetch>
+__device__ __forceinline__ void for_each_stage(const WeightLayout& layout, Fetch fetch) {
+#pragma unroll 1
     for (int slice = 0; slice < layout.num_slices; ++slice) {
 #pragma unroll 1
-        for (int steps_left = static_cast<int>(layout.steps); steps_left > 0; steps_left -= Shape::stage_steps) {
-            wait_for_phase(queue.empty(queue.slot), queue.parity ^ 1U);  // at first: one that ended before all others
-            Mbarrier* const full = queue.full(queue.slot);
-            std::byte* const to = queue.stage(queue.slot);
-            const int bytes = steps_left >= Shape::stage_steps ? Shape::tile_bytes : Shape::tile_bytes / 2;
-            if (warp == 0) {
-                arrive_with_bytes(full, Shape::panel_bytes + Shape::tiles * bytes);
-                copy_bulk(to + first_place, panel, share, full, with_rows);
-                panel += Shape::panel_bytes;
-            }
-            std::byte* const tile = to + Shape::panel_bytes + first_of_block * Shape::tile_bytes;
-#pragma unroll
-            for (int t = 0; t < tiles; ++t) {
-                copy_bulk(tile + t * Shape::tile_bytes, weights[t], bytes, full, with_outputs);
-                weights[t] += bytes;
-            }
-            queue.advance();
-        }
+        for (int steps = static_cast<int>(layout.steps); steps > 0; steps -= Shape::stage_steps)
+            fetch(steps >= Shape::stage_steps ? Shape::tile_bytes : Shape::tile_bytes / 2);
     }
+}
+
+/// Fetches this block's share of the panels. One thread, whose arrival lets the phase of a stage end.
+template <class Shape>
+class PanelFetcher {
+  public:
+    __device__ PanelFetcher(const MatmulJob& job, const std::byte* panels) : job_(job), panels_(panels) {}
+
+    /// For a block with this group of rows.
+    __device__ __forceinline__ void fetch(int rows, int /*first_tile*/) {
+        auto from = static_cast<unsigned>(rows * row_group_bytes<Shape>(job_.layout) + first_byte());  // bytes, few
+        for_each_stage<Shape>(job_.layout, [&](int bytes) {
+            wait_for_phase(queue_.empty(queue_.slot), queue_.parity ^ 1U);
+            Mbarrier* const full = queue_.full(queue_.slot);
+            arrive_with_bytes(full, Shape::panel_bytes + Shape::tiles * bytes);
+            copy_bulk(queue_.stage(queue_.slot) + first_byte(), panels_ + from, share, full,
+                      ClusterPlace<Shape>().with_rows());
+            from += Shape::panel_bytes;
+            queue_.advance();
+        });
+    }
+
+  private:
+    static constexpr int share = Shape::panel_bytes / Shape::up;
+    [[nodiscard]] static __device__ int first_byte() { return static_cast<int>(ClusterPlace<Shape>().y) * share; }
+
+    const MatmulJob& job_;
+    const std::byte* panels_;
+    ClusterQueue<Shape> queue_;
+};
+
+/// Fetches a part of this block's share of the weights: the tiles of one of Shape::weight_warps threads.
+template <class Shape>
+class WeightFetcher {
+  public:
+    __device__ WeightFetcher(const MatmulJob& job, int part)
+        : job_(job), first_((static_cast<int>(ClusterPlace<Shape>().x) * Shape::weight_warps + part) * tiles) {}
+
+    /// For a block that starts with this tile.
+    __device__ __forceinline__ void fetch(int /*rows*/, int first_tile) {
+        const WeightLayout& layout = job_.layout;
+        // Offsets in units of 16 bytes: they take one register each.
+        const unsigned stride = static_cast<unsigned>(layout.num_slices) * static_cast<unsigned>(layout.steps) * 64;
+        unsigned from = static_cast<unsigned>(first_tile + first_) * stride;
+        for_each_stage<Shape>(layout, [&](int bytes) {
+            wait_for_phase(queue_.empty(queue_.slot), queue_.parity ^ 1U);
+            std::byte* const to = queue_.stage(queue_.slot) + Shape::panel_bytes + first_ * Shape::tile_bytes;
+            unsigned at = from;
+#pragma unroll 1
+            for (int t = 0; t < tiles; ++t) {
+                copy_bulk(to + t * Shape::tile_bytes, job_.weights + std::uint64_t{16} * at, bytes,
+                          queue_.full(queue_.slot), ClusterPlace<Shape>().with_outputs());
+                at += stride;
+            }
+            from += static_cast<unsigned>(bytes) / 16;
+            queue_.advance();
+        });
+    }
+
+  private:
+    static constexpr int tiles = Shape::tiles / Shape::across / Shape::weight_warps;
+
+    const MatmulJob& job_;
+    ClusterQueue<Shape> queue_;
+    int first_;  ///< of the block's tiles
+};
+
+template <class Shape, class Fetcher>
+__device__ __forceinline__ void fetch_tiles(Fetcher fetcher, const ClusterTiles& tiles, const WeightLayout& layout) {
+#pragma unroll 1
+    for (BlockOfTile<Shape> block(tiles, layout); block.is_inside(); block.advance())
+        fetcher.fetch(block.rows(), block.first_tile());
 }
 
 /// One warp's side of the queue: adds the products of whole slices, a step of 32 inputs at a time. The products of a
@@ -221,10 +299,10 @@ __device__ __forceinline__ void add(typename Shape::Sums& to, const typename Sha
 /// The total of all 1, 2, 4 or 8 slices. Registers hold the sums of up to two slices that wait for their partner,
 /// `first_four` the sum of the first four, with stride Shape::threads.
 template <class Shape>
-__device__ __forceinline__ void add_slices(const WeightLayout& layout, typename Shape::Sums& total, float* first_four) {
+__device__ __forceinline__ void add_slices(StageReader<Shape>& reader, const WeightLayout& layout,
+                                           typename Shape::Sums& total, float* first_four) {
     const int slices = layout.num_slices, steps = static_cast<int>(layout.steps);
     const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
-    StageReader<Shape> reader;
 #pragma unroll 1
     for (int first = 0; first < slices; first += 4) {
         if (first == 4) for_each_sum<Shape>([&](int n, int i) { first_four[place(n, i)] = total[n][i]; });
@@ -245,26 +323,37 @@ __device__ __forceinline__ void add_slices(const WeightLayout& layout, typename 
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/// Grid: groups of rows; groups of outputs; both whole clusters. `panels`: the inputs, as arrange_panels() leaves them.
+/// Grid: the blocks of a cluster; clusters. `panels`: the inputs, as arrange_panels() leaves them.
 template <class Shape, bool is_gated>
 __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_bounds__(Shape::block_threads, 1)
-    cluster_matmul(MatmulJob job, const std::byte* panels) {
+    cluster_matmul(MatmulJob job, const std::byte* panels, ClusterTiles tiles) {
     ClusterQueue<Shape>::init();
     if (threadIdx.x >= Shape::threads) {
         give_registers<24>();
-        if (threadIdx.x % 32 == 0) fetch_stages<Shape>(job, panels);
+        const int warp = static_cast<int>(threadIdx.x - Shape::threads) / 32;
+        if (threadIdx.x % 32 == 0) {
+            if (warp == 0) {
+                fetch_tiles<Shape>(PanelFetcher<Shape>(job, panels), tiles, job.layout);
+            } else if (warp <= Shape::weight_warps) {
+                fetch_tiles<Shape>(WeightFetcher<Shape>(job, warp - 1), tiles, job.layout);
+            }
+        }
         __syncwarp();
     } else {
         take_registers<240>();
-        TileTree<Shape, is_gated> tree{job};
-        add_slices<Shape>(job.layout, tree.sum, tree.pair());
-        tree.store();
+        StageReader<Shape> reader;
+#pragma unroll 1
+        for (BlockOfTile<Shape> block(tiles, job.layout); block.is_inside(); block.advance()) {
+            TileTree<Shape, is_gated> tree{job, block.rows(), block.first_tile()};
+            add_slices<Shape>(reader, job.layout, tree.sum, tree.pair());
+            tree.store();
+        }
     }
     end_in_cluster();  // others write into this block's shared memory until they end
 }
 #else
 template <class Shape, bool is_gated>
-__global__ void cluster_matmul(MatmulJob, const std::byte*) {}  // never called
+__global__ void cluster_matmul(MatmulJob, const std::byte*, ClusterTiles) {}  // never called
 #endif
 
 }  // namespace longhaul::kernels::cuda

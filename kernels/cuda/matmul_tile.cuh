@@ -180,15 +180,17 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
 template <class Shape, bool is_gated>
 struct TileTree {
     const MatmulJob& job;
-    typename Shape::Sums sum = {};  ///< of the most recent slices
+    int rows_at = static_cast<int>(blockIdx.x);                    ///< the block's group of rows
+    int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;  ///< and its first tile of outputs
+    typename Shape::Sums sum = {};                                 ///< of the most recent slices
 
     /// Output and row of the thread's first sum.
     [[nodiscard]] __device__ __forceinline__ std::int64_t output() const {
         const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-        return std::int64_t{blockIdx.y} * Shape::outputs + warp * tile_outputs + lane / 4;
+        return std::int64_t{first_tile} * tile_outputs + warp * tile_outputs + lane / 4;
     }
     [[nodiscard]] __device__ __forceinline__ std::int64_t row() const {
-        return std::int64_t{blockIdx.x} * Shape::rows + reread_thread() % 4 * 2;
+        return std::int64_t{rows_at} * Shape::rows + reread_thread() % 4 * 2;
     }
     /// This thread's sums of two slices, with stride Shape::threads.
     [[nodiscard]] __device__ __forceinline__ float* pair() const {

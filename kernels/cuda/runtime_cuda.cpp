@@ -102,6 +102,22 @@ int code_version(const void* kernel) {
     check(cudaFuncGetAttributes(&attributes, kernel));
     return attributes.ptxVersion;
 }
+int resident_clusters(const void* kernel, unsigned block_threads, std::size_t shared_bytes, const Extent& cluster) {
+    if (code_version(kernel) < 90) return 0;
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    cudaLaunchAttribute dimension{};
+    dimension.id = cudaLaunchAttributeClusterDimension;
+    dimension.val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    cudaLaunchConfig_t config{};
+    config.gridDim = {cluster.x, cluster.y, cluster.z};
+    config.blockDim = {block_threads, 1, 1};
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &dimension;
+    config.numAttrs = 1;
+    int count = 0;
+    check(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
+    return count;
+}
 void use_gpu(int gpu) {
     check(cudaSetDevice(gpu));
 }

@@ -166,6 +166,10 @@ GpuProperties properties_of(int /*gpu*/) {
             .l2_bytes = std::size_t{1} << 20,
             .shared_bytes = block_shared_bytes};
 }
+int resident_clusters(const void* /*kernel*/, unsigned /*block_threads*/, std::size_t /*shared_bytes*/,
+                      const Extent& cluster) {
+    return std::max(1, properties_of(0).multiprocessors / static_cast<int>(cluster.x * cluster.y));
+}
 int code_version(const void* /*kernel*/) {
     return 90;
 }
