@@ -36,7 +36,8 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
             kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm);
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
-    for (const ModelConfig::LayerGroup& group : config.layer_groups()) ropes_.emplace_back(config, group.rope);
+    for (const ModelConfig::LayerGroup& group : config.layer_groups())
+        ropes_.emplace_back(RopeTable(config, group.rope));
     groups_.resize(ropes_.size());
 }
 

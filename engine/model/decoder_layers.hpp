@@ -76,7 +76,7 @@ class DecoderLayers {
     const ModelConfig& config_;
     const Split& split_;
     std::span<const LayerWeights> weights_;
-    std::vector<RopeTable> ropes_;            ///< by group of layers
+    std::vector<RememberedAngles> ropes_;     ///< by group of layers
     std::vector<kernels::KvLayout> layouts_;  ///< likewise
     std::vector<LayerPlace> places_;          ///< by layer
     std::function<void()> hook_;

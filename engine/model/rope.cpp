@@ -148,8 +148,7 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_p
 }
 
 void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const {
-    const bool is_long = !long_frequencies_.empty() && text_length > longest_short_;
-    const std::vector<float>& frequencies = is_long ? long_frequencies_ : inverse_frequencies_;
+    const std::vector<float>& frequencies = is_long(text_length) ? long_frequencies_ : inverse_frequencies_;
     const auto at = static_cast<float>(position);
     for (std::size_t i = 0; i < frequencies.size(); ++i) {
         const float angle = at * frequencies[i];
@@ -161,6 +160,21 @@ void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos
         cos[i] = 1.0F;
         sin[i] = 0.0F;
     }
+}
+
+void RememberedAngles::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) {
+    std::vector<float>& known = table_.is_long(text_length) ? long_ : short_;
+    const std::int64_t pairs = table_.num_pairs(), count = std::ssize(known) / (2 * pairs);
+    if (position < count) {
+        const float* const from = known.data() + position * 2 * pairs;
+        std::copy_n(from, pairs, cos);
+        std::copy_n(from + pairs, pairs, sin);
+        return;
+    }
+    table_.fill(position, text_length, cos, sin);
+    if (position > count || count == max_positions) return;
+    known.insert(known.end(), cos, cos + pairs);
+    known.insert(known.end(), sin, sin + pairs);
 }
 
 }  // namespace longhaul::engine

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/model/config.hpp"
@@ -24,6 +25,12 @@ class RopeTable {
     /// of longrope.
     void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const;
 
+    /// Whether a text of this length has other frequencies than short ones (longrope only).
+    [[nodiscard]] bool is_long(std::int64_t text_length) const {
+        return !long_frequencies_.empty() && text_length > longest_short_;
+    }
+    [[nodiscard]] std::int64_t num_pairs() const { return num_pairs_; }
+
     /// Radians per position, one per rotated pair; longrope: of texts up to original_max_positions.
     [[nodiscard]] const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
     /// Attention temperature of yarn and longrope, a factor on cos and sin; 1 for all other scalings.
@@ -34,6 +41,22 @@ class RopeTable {
     std::int64_t num_pairs_;          ///< of a head
     std::int64_t longest_short_ = 0;  ///< longrope: texts beyond this length have the long frequencies
     float attention_factor_ = 1.0F;
+};
+
+/// The angles of a RopeTable, which remembers those of the first positions: the prompts of all items have them, and a
+/// GPU would wait while they are computed again.
+class RememberedAngles {
+  public:
+    explicit RememberedAngles(RopeTable table) : table_(std::move(table)) {}
+
+    /// Like RopeTable::fill.
+    void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin);
+
+  private:
+    static constexpr std::int64_t max_positions = 32768;  ///< 16 MiB with heads of 128 dimensions
+
+    RopeTable table_;
+    std::vector<float> short_, long_;  ///< cos and sin of positions 0.., [position][2][num_pairs]
 };
 
 }  // namespace longhaul::engine

@@ -45,6 +45,35 @@ struct Table {
     }
 };
 
+// Texts of both frequencies in turn, positions before, at and behind what is remembered.
+TEST(Rope, RememberedAnglesAreTheSame) {
+    const Json golden = read_json(std::filesystem::path(LONGHAUL_TEST_DATA) / "parity" / "rope.json");
+    std::vector<Json> configs;
+    for (const Json& golden_case : golden["cases"]) configs.push_back(golden_case["config"]);
+    configs.push_back(configs.front());
+    const std::size_t pairs_of_first = RopeTable(loaded(configs.front())).inverse_frequencies().size();
+    configs.back()["original_max_position_embeddings"] = 16;
+    configs.back()["rope_scaling"] = {{"type", "longrope"},
+                                      {"short_factor", std::vector<double>(pairs_of_first, 1.5)},
+                                      {"long_factor", std::vector<double>(pairs_of_first, 3.0)}};
+    EXPECT_TRUE(RopeTable(loaded(configs.back())).is_long(17));
+    for (const Json& config : configs) {
+        SCOPED_TRACE(config.dump());
+        const RopeTable rope(loaded(config));
+        RememberedAngles remembered(rope);
+        const auto pairs = static_cast<std::size_t>(rope.num_pairs());
+        for (const std::int64_t position : {0, 1, 2, 0, 1, 5, 3, 3, 40000, 4, 2, 5}) {
+            for (const std::int64_t length : {position + 1, std::int64_t{1} << 30}) {
+                std::vector<float> cos(pairs), sin(pairs), cos_again(pairs), sin_again(pairs);
+                rope.fill(position, length, cos.data(), sin.data());
+                remembered.fill(position, length, cos_again.data(), sin_again.data());
+                EXPECT_EQ(cos_again, cos) << position;
+                EXPECT_EQ(sin_again, sin) << position;
+            }
+        }
+    }
+}
+
 TEST(Rope, AgreesWithTransformers) {
     const Json golden = read_json(std::filesystem::path(LONGHAUL_TEST_DATA) / "parity" / "rope.json");
     std::size_t compared = 0, unequal = 0;
