@@ -11,7 +11,6 @@
 #include "kernels/cuda/matmul_stream.cuh"
 #include "kernels/cuda/matmul_tile.cuh"
 #include "kernels/cuda/matmul_tree.cuh"
-#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -128,6 +127,7 @@ class Product {
     bool slices() {
         const auto kernel =
             job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
+        if (gpu_.major != 9) return false;
         static const int resident =
             resident_clusters(reinterpret_cast<const void*>(tree_matmul<Shape, num_slices, false>), Shape::threads,
                               SliceSums<Shape>::shared_bytes, {num_slices, 1, 1});
@@ -156,7 +156,7 @@ class Product {
         const std::int64_t blocks =
             std::int64_t{pieces(job_.num_rows, Two::rows)} * pieces(job_.layout.num_tiles, Two::tiles);
         if (4 * blocks < 3 * gpu_.multiprocessors || job_.layout.num_tiles < Two::tiles) return false;
-        if (resident<Four>() == 0) return false;
+        if (gpu_.major != 9 || resident<Four>() == 0) return false;
         constexpr std::int64_t stage_of_four = 353, stage_of_two = 446;  // nanoseconds on an H100
         if (stage_of_four * rounds<Four>() <= stage_of_two * rounds<Two>()) {
             in_clusters_of<Four>();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
-#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 
@@ -13,8 +12,7 @@ struct MatmulMemory {
     /// are split in two), and the sums of so few tiles that they are split to occupy all multiprocessors.
     static std::int64_t bytes(const PassSize& pass) {
         constexpr std::int64_t few_tiles = std::int64_t{32} << 20;
-        return few_tiles + (is_tried<Trial::clusters>() || is_tried<Trial::pairs>() ? max_panel_bytes : 0) +
-               pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
+        return few_tiles + max_panel_bytes + pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
     }
     /// Zeroed counters; every user must leave them zero.
     unsigned* zeros(const Stream& stream, std::int64_t count) {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -156,10 +157,11 @@ void release_pinned(std::byte* data) noexcept {
 int num_gpus() {
     return 1;
 }
-GpuProperties properties_of(int /*gpu*/) {
+/// GPU 1 is for tests of kernels: one without clusters.
+GpuProperties properties_of(int gpu) {
     return {.name = "emulated",
-            .uuid = "0",
-            .major = 9,
+            .uuid = std::to_string(gpu),
+            .major = gpu == 0 ? 9 : 8,
             .minor = 0,
             .multiprocessors = 4,
             .memory_bytes = std::size_t{4} << 30,

@@ -14,8 +14,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 LINE = re.compile(r"(PASS|FAIL|TIMEOUT|SKIP|NOT RUN) +(\d+\.\d) s  (\S+) *(.*)")
 
-# A GoogleTest program with three suites, and those of trials. A test of Bad fails only in company; one of Hangs never
-# ends, nor do those of the trial `warpgroups`.
+# A GoogleTest program with three suites. A test of Bad fails only in company; one of Hangs never ends.
 GPU_TEST = r"""#!/bin/bash
 if [ "$1" = --gtest_list_tests ]; then
   for suite in Good Bad Hangs; do
@@ -24,9 +23,6 @@ if [ "$1" = --gtest_list_tests ]; then
   exit 0
 fi
 case $1 in
-  *GpuMatmul*|*TensorAttention*)
-    if [ "$LONGHAUL_CUDA_TRIALS" = warpgroups ]; then sleep 60; fi
-    echo "[  PASSED  ] 9 tests. With $LONGHAUL_CUDA_TRIALS." ;;
   *Good*)
     echo '[  PASSED  ] 2 tests.' ;;
   '--gtest_filter=Devices/Bad.Fails/cuda_exact')
@@ -43,13 +39,12 @@ case $1 in
     sleep 60 ;;
 esac
 """
-# Sections of gpu_bench: one that fails, one that ignores the signal that should end it (with STUBBORN=yes). With LOST=yes
-# the GPU does not answer any more after the trial `warpgroups`.
+# Sections of gpu_bench: one that fails, one that ignores the signal that should end it (with STUBBORN=yes).
 GPU_BENCH = r"""#!/bin/bash
 case $1 in
   --only=attention) echo 'error: attention: out of memory'; exit 1 ;;
   --only=choices) if [ -n "$STUBBORN" ]; then trap '' TERM; fi; while true; do sleep 1; done ;;
-  --only=smoke) if [ "$LOST$LONGHAUL_CUDA_TRIALS" = yeswarpgroups ]; then exit 1; fi; echo 'cuda, GPU 0: a copy moves 4000 GB/s, tensor cores on registers alone 900.0 TFLOP/s' ;;
+  --only=smoke) echo 'cuda, GPU 0: a copy moves 4000 GB/s, tensor cores on registers alone 900.0 TFLOP/s' ;;
   --only=rows) echo 'nothing measured' ;;
   *) echo 'noise'; echo 'all-reduce of 32 layers, host memory, 8b,   1 rows  12.0 us'; echo 'tree 64 rows, 32 layers' ;;
 esac
@@ -72,13 +67,6 @@ esac
 NVIDIA_SMI = '#!/bin/bash\necho "GPU 0: NVIDIA Fake, 1980 MHz"\n'
 BENCH_STEPS = ["layers", "products", "attention", "prompt", "tree"]
 BENCH_STEPS += ["choices", "rows", "collectives", "layers-single", "host-memory"]
-TRIAL_STEPS = {
-    "clusters": ["tests", "products", "prompt", "passes", "sanitizer"],
-    "warpgroups": ["tests", "answer-after-tests", "attention", "prompt", "passes", "sanitizer"],
-    "early": ["tests", "products", "layers", "tree", "passes", "sanitizer"],
-    "merges": ["tests", "attention", "prompt", "tree", "passes", "sanitizer"],
-    "all": ["tests", "attention", "prompt", "tree", "passes", "sanitizer", "text"],
-}
 MORE_STEPS = ["products-int8", "products-int4", "attention-int8", "products-cublas", "prompt-cublas"]
 
 
@@ -146,7 +134,6 @@ class GpuScript(unittest.TestCase):
             + ["kernels/Hangs", "kernels/alone/Devices.Hangs.Works.cuda"]
             + [f"bench/{name}" for name in BENCH_STEPS]
             + ["passes/8b", "text/exact", "text/drafts", "text/cublas", "engine/Other.cuda", "engine/Other.cuda_cublas"]
-            + [f"trials/{trial}/{name}" for trial, names in TRIAL_STEPS.items() for name in names]
             + ["peers/pytorch", "peers/llama.cpp", "ncu/all", "sanitizer/all"]
             + [f"more/{name}" for name in MORE_STEPS]
             + [f"targets/{name}" for name in ("decode", "verify", "attention", "prefill")],
@@ -168,12 +155,6 @@ class GpuScript(unittest.TestCase):
         self.assertIn("plain and together are equal", steps["text/drafts"][2])
         self.assertEqual(verdict["engine/Other.cuda"], "PASS")
         self.assertEqual(steps["engine/Other.cuda_cublas"][::2], ("SKIP", "cuda_cublas needs cuBLASLt"))
-        self.assertEqual(steps["trials/clusters/tests"][2], "[ PASSED ] 9 tests. With clusters.")
-        self.assertEqual(steps["trials/all/tests"][2], "[ PASSED ] 9 tests. With all.")
-        self.assertEqual(verdict["trials/warpgroups/tests"], "TIMEOUT")
-        self.assertEqual(verdict["trials/warpgroups/answer-after-tests"], "PASS")
-        self.assertEqual(verdict["trials/early/passes"], "PASS")
-        self.assertEqual(verdict["trials/all/text"], "PASS")
         self.assertEqual(steps["targets/decode"][0], "PASS")
         self.assertRegex(steps["targets/decode"][2], r"^0.78, wanted >= 0.75: ")
         self.assertRegex(steps["targets/verify"][2], r"^1.25, wanted <= 1.3: ")
@@ -185,19 +166,8 @@ class GpuScript(unittest.TestCase):
         logs = self.logs()
         self.assertEqual(len(logs), len(steps) - counts[3] + 1 - 4, "of all but what was not there; of the skipped suite; not of targets")
         self.assertIn("exit status 1", logs["bench-attention.log"])
-        self.assertIn("usual and tried are equal", logs["trials-all-text.log"])
         self.assertIn("FAIL      ", logs["passes-8b.log"], "the summary is there while steps run")
         self.assertEqual(sorted(path.name for path in self.results.iterdir()), ["logs.tar.gz", "summary.txt"])
-
-    def test_a_lost_gpu_ends_the_trials(self):
-        self.pack()
-        write_program(self.root / "path/compute-sanitizer", "#!/bin/bash\necho ERROR SUMMARY: 0 errors with $LONGHAUL_CUDA_TRIALS\n")
-        _, steps = self.run_script(STEP_LIMIT="1", LOST="yes")
-        for tool in ("memcheck", "racecheck", "synccheck"):
-            self.assertEqual(steps[f"trials/clusters/{tool}-tests"][2], "ERROR SUMMARY: 0 errors with clusters")
-        self.assertEqual(steps["trials/warpgroups/answer-after-tests"][0], "FAIL")
-        for name in ("warpgroups/attention", "warpgroups/memcheck", "early/tests", "all/text"):
-            self.assertEqual(steps[f"trials/{name}"][0], "SKIP")
 
     def test_at_the_deadline_steps_are_not_run(self):
         self.pack(longhaul="#!/bin/bash\nsleep 60\n", gpu_test="#!/bin/bash\nexit 127\n")

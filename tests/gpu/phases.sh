@@ -83,21 +83,13 @@ kernel_tests() {
   all_suites gpu_test suites 30
 }
 
-# section NAME: those that trials run, too.
-section() {
-  case $1 in
-    layers) bench layers 20 '8b, (1|64) rows' --quick ;;
-    products) bench products 20 '32 layers' --quick ;;
-    attention) bench attention 20 '100000 tokens' --quick ;;
-    prompt) bench prompt 20 '(sum of|rows,) 32 layers' --quick ;;
-    tree) bench tree 20 '64 rows, (sum of )?32 layers' --quick ;;
-  esac
-}
-
 benchmarks() {
   phase bench 60
-  local name
-  for name in layers products attention prompt tree; do section $name; done
+  bench layers 20 '8b, (1|64) rows' --quick
+  bench products 20 '32 layers' --quick
+  bench attention 20 '100000 tokens' --quick
+  bench prompt 20 '(sum of|rows,) 32 layers' --quick
+  bench tree 20 '64 rows, (sum of )?32 layers' --quick
   bench choices 15 'greedy|top-p 0.5|decide' --quick
   bench rows 10 '1 rows' --quick
   bench collectives 15 'all-reduce' --quick
@@ -108,10 +100,7 @@ benchmarks() {
 # Decoding, verification and prompts of a whole model.
 passes() {
   phase passes 70
-  whole_passes 8b 70
-}
-whole_passes() {  # NAME LIMIT
-  step "$1" "$2" '^ +(decode +1|verify +64|prefill +8192) ' "${longhaul[@]}" bench passes --shape=8b --device=cuda
+  step 8b 70 '^ +(decode +1|verify +64|prefill +8192) ' "${longhaul[@]}" bench passes --shape=8b --device=cuda
 }
 
 texts() {
@@ -129,50 +118,6 @@ texts() {
 engine_tests() {
   phase engine 60
   all_suites gpu_engine_test devices 40
-}
-
-# Kernels that no GPU has measured yet (kernels/cuda/trials.hpp), each in place of what it competes with, then all: their
-# tests, what they should speed up, and a few tests under compute-sanitizer.
-trials() {
-  local matmuls='GpuMatmul MatmulTest MatmulContract FusedContract FusedOnGpus PromptMatmul'
-  local attention='TensorAttention AttentionTest PathContract BrokenValues'
-  local few_matmuls='*SlicesOfManyRows*/cuda:*WholeBlocksGate*/cuda' few_attention='*MixedBatch*/cuda:*CompanyInATile*/cuda'
-  trial clusters "$matmuls" 'products prompt' "$few_matmuls" memcheck racecheck synccheck
-  trial pairs 'GpuMatmul' 'products' "$few_matmuls" memcheck
-  trial slices "$matmuls" 'products layers tree' "$few_matmuls" memcheck racecheck synccheck
-  trial warpgroups "$attention" 'attention prompt' '*WarpgroupsGiveTheSameBits/cuda' memcheck racecheck
-  trial early "$matmuls" 'products layers tree' "$few_matmuls" memcheck racecheck
-  trial merges "$attention" 'attention prompt tree' "$few_attention" memcheck racecheck
-  trial all "$matmuls $attention" 'attention prompt tree'
-  phase trials/all 45
-  answering step text 20 'equal' tests/gpu/same_text.sh trials "$1/texts" "${longhaul[@]}"
-}
-trial() {  # NAME SUITES SECTIONS [FILTER TOOL…]
-  phase "trials/$1" 45
-  local -a ours=("${ours[@]}" "LONGHAUL_CUDA_TRIALS=$1") longhaul=(env "LONGHAUL_CUDA_TRIALS=$1" "${longhaul[@]}")
-  local filter='' each
-  for each in $2; do filter+="*/$each.*/cuda:*/$each.*/cuda_cublas:"; done
-  answering suite tests 30 "${filter%:}" "${ours[@]}" "$bin/gpu_test"
-  for each in $3; do answering section "$each"; done
-  answering whole_passes passes 30
-  if ! command -v compute-sanitizer >/dev/null; then
-    skip sanitizer "no compute-sanitizer"
-    return
-  fi
-  for each in "${@:5}"; do answering sanitize "$each" tests "$4"; done
-}
-# answering FUNCTION NAME …: a step that may leave a kernel running for ever. If it had to be stopped, the next one waits
-# until the GPU answers; if the GPU does not, the others are skipped.
-answering() {
-  if [ "$gpu_works" = no ]; then
-    skip "$2" "the GPU does not answer"
-    return
-  fi
-  verdict=
-  "$@"
-  if [ "$verdict" != TIMEOUT ]; then return; fi
-  step "answer-after-$2" 15 'a copy moves' "${ours[@]}" "$bin/gpu_bench" --only=smoke
-  if [ "$verdict" != PASS ]; then gpu_works=no; fi
 }
 
 # The vendor's and other programs' speed at the same shape.
@@ -198,13 +143,12 @@ profiles() {
     return
   fi
   profile stream_matmul products
-  profile tile_matmul products
+  profile tree_matmul tree
   profile tensor_kernel attention
   profile merge_kernel attention
   profile rms_norm_kernel layers
-  profile tensor_kernel prompt
-  profile merge_kernel prompt
-  profile tile_matmul prompt
+  profile cluster_matmul prompt
+  profile warpgroup_kernel prompt
 }
 profile() {  # KERNEL SECTION
   step "$1-$2" 15 'Duration|DRAM Throughput|Compute \(SM\) Throughput|Achieved Occupancy' "${ours[@]}" ncu \
@@ -289,7 +233,6 @@ run_phases() {  # WORK RESULTS SECONDS
     passes
     texts "$1"
     engine_tests
-    trials "$1"
   fi
   peers
   profiles

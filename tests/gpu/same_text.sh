@@ -3,7 +3,6 @@
 #   exact    kernels = cuda-exact, beside the CPU
 #   drafts   kernels = cuda: without drafts one by one, with drafts, and several at a time
 #   cublas   the same with kernels = cuda-cublas
-#   trials   kernels = cuda: with drafts, as usual and with all trials (kernels/cuda/trials.hpp)
 # Texts and run folders are kept in WORK. LONGHAUL: the words that start the program.
 set -euo pipefail
 way=$1 work=$2/$1
@@ -37,14 +36,8 @@ case $way in
     run together --device=cuda --kernels=$kernels --draft=ar --batch=5
     same plain together
     ;;
-  trials)
-    run usual --device=cuda --draft=ngram --batch=3
-    export LONGHAUL_CUDA_TRIALS=all
-    run tried --device=cuda --draft=ngram --batch=3
-    same usual tried
-    ;;
   *)
-    echo "error: same_text.sh: expected exact, drafts, cublas or trials, got '$way'" >&2
+    echo "error: same_text.sh: expected exact, drafts or cublas, got '$way'" >&2
     exit 2
     ;;
 esac

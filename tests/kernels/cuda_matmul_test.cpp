@@ -300,7 +300,7 @@ TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {
 
 // Kernels that both arithmetics share, and those of tensor cores.
 INSTANTIATE_TEST_SUITE_P(Devices, GpuGrids, ::testing::Values(tensor_gpu()), name_of);
-INSTANTIATE_TEST_SUITE_P(Devices, GpuMatmul, ::testing::Values(tensor_gpu(), exact_gpu()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, GpuMatmul, ::testing::Values(tensor_gpu(), older_gpu(), exact_gpu()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

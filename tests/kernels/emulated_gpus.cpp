@@ -6,9 +6,9 @@
 namespace longhaul::kernels::testing {
 namespace {
 
-DeviceCase emulated(std::string name, cuda::Arithmetic arithmetic) {
-    return {std::move(name), "nothing", [arithmetic](int /*threads*/) -> std::unique_ptr<Device> {
-                return std::make_unique<cuda::CudaDevice>(arithmetic, 0, eager_graphs);
+DeviceCase emulated(std::string name, cuda::Arithmetic arithmetic, int gpu = 0) {
+    return {std::move(name), "nothing", [arithmetic, gpu](int /*threads*/) -> std::unique_ptr<Device> {
+                return std::make_unique<cuda::CudaDevice>(arithmetic, gpu, eager_graphs);
             }};
 }
 
@@ -19,6 +19,9 @@ DeviceCase exact_gpu() {
 }
 DeviceCase tensor_gpu() {
     return emulated("cuda_emulated", cuda::Arithmetic::tensor);
+}
+DeviceCase older_gpu() {
+    return emulated("cuda_sm80_emulated", cuda::Arithmetic::tensor, 1);
 }
 DeviceCase library_gpu() {
     return emulated("cuda_cublas_emulated", cuda::Arithmetic::library);

@@ -312,7 +312,8 @@ TEST_P(FusedOnGpus, GatedMatmulIsMatmulThroughItsGate) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, FusedOnGpus, ::testing::Values(exact_gpu(), tensor_gpu(), library_gpu()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, FusedOnGpus, ::testing::Values(exact_gpu(), tensor_gpu(), older_gpu(), library_gpu()),
+                         name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

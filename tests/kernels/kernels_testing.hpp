@@ -53,6 +53,7 @@ inline DeviceCase device_case(CpuVariant variant) {
 // The GPU: this machine's or an emulated one, depending on the file linked (real_gpus.cpp, emulated_gpus.cpp).
 DeviceCase exact_gpu();    ///< the reference's bits
 DeviceCase tensor_gpu();   ///< its own bits where tensor cores are used
+DeviceCase older_gpu();    ///< the bits of tensor_gpu, without clusters of blocks and wgmma; emulated only
 DeviceCase library_gpu();  ///< as tensor_gpu, with other bits for prompt rows
 
 /// All devices that give the reference's bits, except the reference itself. avx512_emulated: the blocking of avx512

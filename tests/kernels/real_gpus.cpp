@@ -20,6 +20,9 @@ DeviceCase exact_gpu() {
 DeviceCase tensor_gpu() {
     return real("cuda", cuda::Arithmetic::tensor);
 }
+DeviceCase older_gpu() {
+    return {"cuda_sm80", "the emulation", [](int /*threads*/) { return nullptr; }};
+}
 DeviceCase library_gpu() {
     DeviceCase device = real("cuda_cublas", cuda::Arithmetic::library);
     device.needs += " and cuBLASLt";
