@@ -3,9 +3,10 @@
 //
 // What reaches a multiprocessor from L2 limits tiles of 128 x 128 to less than half the peak. Here the blocks of a
 // cluster, at `across` groups of rows times `up` groups of outputs, fetch each weight and each input once: a block
-// fetches its share of what a column (row) of blocks needs, and the copy arrives in all of them. One thread of a block
-// starts the copies, whole panels and tiles at a time; two warpgroups compute and wait for nobody but the copies, so
-// that one adds its slice to the tree while the other multiplies.
+// fetches its share of what a column (row) of blocks needs, and the copy arrives in all of them. Three threads of a
+// block start the copies, whole panels and tiles at a time (one cannot start them fast enough); two warpgroups compute
+// and wait for nobody but the copies. As many clusters as fit on the GPU compute tile after tile, so that the next tile
+// is fetched while the last one is stored.
 #pragma once
 
 #include "kernels/cuda/matmul_tile.cuh"

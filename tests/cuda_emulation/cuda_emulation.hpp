@@ -117,6 +117,8 @@ const void* in_block(const void* mine, unsigned block);
 void arrive(Mbarrier* mine, unsigned block, std::int32_t bytes);
 void wait_for_phase(Mbarrier* barrier, unsigned parity);
 void copy_bulk(void* to, const void* from, std::size_t num_bytes, Mbarrier* barrier, unsigned blocks);
+/// Throws std::logic_error unless 16 bytes there are aligned and within the block's shared memory.
+void check_matrix_row(const void* row);
 void copy_later(void* to, const void* from, std::size_t num_bytes);
 void commit();
 void wait(int pending);
