@@ -11,7 +11,6 @@
 #include "kernels/cuda/attention_tensor.cuh"
 #include "kernels/cuda/attention_warpgroup.cuh"
 #include "kernels/cuda/cuda_state.hpp"
-#include "kernels/cuda/trials.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -20,7 +19,7 @@ bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
     return arithmetic != Arithmetic::exact && layout.dtype == DType::bf16 && layout.head_dim <= 256;
 }
 
-PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
+PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
     PlanShape shape{.group_heads = static_cast<int>(call.q_heads / call.layout.num_kv_heads),
                     .num_kv_heads = static_cast<int>(call.layout.num_kv_heads),
                     .head_dim = static_cast<int>(call.layout.head_dim),
@@ -31,13 +30,13 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
-    if (is_tried<Trial::warpgroups>() && shape.head_dim > 32 && shape.head_dim <= 128) {
+    if (gpu.major == 9 && shape.head_dim > 32 && shape.head_dim <= 128) {  // wgmma
         shape.widest_queries = WarpgroupTile<128>::queries;
         shape.widest_spans = warpgroup_unit_spans;
     }
     shape.chunk_pages = tensor_chunk_pages;
     shape.span_chunks = tensor_span_chunks;
-    shape.enough_units = multiprocessors;
+    shape.enough_units = gpu.multiprocessors;
     return shape;
 }
 
@@ -94,7 +93,7 @@ void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, 
 
 }  // namespace
 
-std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors) {
+std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, const GpuProperties& gpu) {
     const PlanShape shape = plan_shape({.tensor_cores = false,
                                         .layout = layout,
                                         .layer = 0,
@@ -103,7 +102,7 @@ std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, 
                                         .act = DType::f32,
                                         .out = nullptr,
                                         .out_stride = 0},
-                                       multiprocessors);
+                                       gpu);
     const int tokens = on_tensor_cores(Arithmetic::tensor, layout) ? tensor_chunk_tokens : chunk_tokens;
     const std::int64_t of_row = (pass.positions / tokens + 2) * shape.entry_bytes();
     return std::min(pass.rows * of_row, std::max(of_row, shape.max_bytes));
@@ -116,7 +115,7 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
     const AttentionCall call{
         on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out, out_stride};
-    const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
+    const PlanShape shape = plan_shape(call, state_->properties);
     state_->attention.run(state_->stream, state_->ring, state_->pass, state_->far, shape, call);
 }
 
@@ -206,7 +205,7 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .out_stride = call.out_stride,
     };
     const bool many = round.max_entries >= many_entries;
-    if (!many && merge_args.head_dim % 4 == 0 && call.out_stride % 4 == 0 && is_tried<Trial::merges>()) {
+    if (!many && merge_args.head_dim % 4 == 0 && call.out_stride % 4 == 0) {
         const auto heads = static_cast<unsigned>((call.q_heads + merge_warps - 1) / merge_warps);
         return launch(stream, call.tensor_cores ? merge_few_kernel<true> : merge_few_kernel<false>,
                       dim3(static_cast<unsigned>(round.num_rows), heads), dim3(attention_threads), 0, merge_args);

@@ -33,7 +33,7 @@ struct AttentionCall {
 class AttentionPart {
   public:
     /// Upper bound in bytes for passes of this size, without the plans.
-    static std::int64_t bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors);
+    static std::int64_t bytes(const KvLayout& layout, const PassSize& pass, const GpuProperties& gpu);
     void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, HostPages& far, const PlanShape& shape,
              const AttentionCall& call);
 

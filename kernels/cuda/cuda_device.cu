@@ -93,7 +93,7 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
     // Plans, row numbers, checkpoint staging; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + MatmulMemory::bytes(pass) +
-           CudaTokenChooser::bytes(pass) + AttentionPart::bytes(layout, pass, state_->properties.multiprocessors) +
+           CudaTokenChooser::bytes(pass) + AttentionPart::bytes(layout, pass, state_->properties) +
            RankMemory::bytes(layout, pass.positions);
 }
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 # All instantiations of the kernels that take most of the time of a pass with kernels = cuda. NAME@ARCHITECTURE: others have
-# the kernel only for trials.
+# the kernel only in emulation.
 HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
