@@ -70,11 +70,12 @@ struct WarpgroupTile {
     static constexpr bool span_in_registers = true;
     static constexpr bool span_begins_at_0 = true;  ///< that takes fewer registers than a branch
     static constexpr int span_at = 0;
-    // Shared memory: the stages; the queries; the pages; what find_nonfinite() found.
+    // Shared memory: the stages; the queries; the pages; what find_nonfinite() found; the unit.
     static constexpr int queries_at = stages * stage_bytes;
     static constexpr int pages_at = queries_at + queries * 32;
     static constexpr int found_at = pages_at + warpgroup_unit_spans * tensor_span_pages * 8;
-    static constexpr int shared_bytes = found_at + warps * 4;
+    static constexpr int unit_at = found_at + warps * 4;
+    static constexpr int shared_bytes = unit_at + 128;
     static constexpr int places = 8;
     static __device__ int place(int row, int piece) { return piece / 8 * panel_bytes + place_in_panel(row, piece % 8); }
     static_assert(DIM % panel_inputs == 0);

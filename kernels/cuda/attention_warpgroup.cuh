@@ -1,11 +1,11 @@
 // Attention on tensor cores for many queries that see the same pages: 128 queries per block, and products of whole
 // warpgroups (wgmma in code for sm_90a). The same order of sums as in attention_tensor.cuh, so the same bits.
 //
-// Work of a block. Two warpgroups have 64 queries each. For a page of 128 dimensions, a warpgroup needs about 512
-// clocks of the tensor cores and issues about 560 instructions per warp between scores and p. So the two alternate:
-// while one has products computed, the other computes p, and at a barrier they exchange their parts. The products of a
-// step are those of p with the values of a page, and those of the queries with the keys of the next one; a chunk that
-// has ended is merged while the latter run.
+// Work of a block. Two warpgroups have 64 queries each. The products of a step are those of p with the values of a
+// page, and those of the queries with the keys of the next one; a chunk that has ended is merged while the latter run.
+// Between scores and p, a warp issues about 560 instructions per page, which take longer than the products. So both
+// warpgroups compute p at the same time: two warps hide each other's latency on a scheduler. (When they took turns, one
+// computing p while the other one had products computed, a page took 3550 clocks.)
 //
 // The warpgroups share what the block loads, because L2 does not deliver 32 KB in 512 clocks. A stage of the queue has
 // the keys of a page and the values of the page before; each warpgroup loads its part of a stage while its own products
@@ -29,16 +29,13 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
 
   public:
     __device__ WarpgroupUnit(const AttentionArgs& args, const PlanUnit& unit, int kv_head)
-        : Rows(args, unit, kv_head),
-          warpgroup_(static_cast<int>(threadIdx.x) / 128),
-          first_(unit.first_page - unit.chunk_begin * tensor_chunk_pages),
-          end_(end_page(unit) - unit.chunk_begin * tensor_chunk_pages) {}
+        : Rows(args, unit, kv_head) {}
 
     __device__ void run() {
         find_pages();
         __syncthreads();
 #pragma unroll 1
-        for (int stage = 0; stage < T::stages; ++stage) load(first_ + stage);
+        for (int stage = 0; stage < T::stages; ++stage) load(first() + stage);
         find_queries();  // while the first pages are on their way
         __syncthreads();
         load_queries();
@@ -47,20 +44,17 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         wait_copies<T::stages - 1>();
         publish_panel();
         __syncthreads();
-        if (warpgroup_ == 1) __syncthreads();  // the second warpgroup does everything one barrier later
         multiply_first();
 #pragma unroll 1
-        for (int step = first_;; ++step) {
-            meet(1, step + 1);
+        for (int step = first();; ++step) {
             take_scores(step);
-            meet(0, step + 1);
-            if (step + 1 >= end_) break;
+            begin_stage(step + 1);
+            if (step + 1 >= end()) break;
             multiply(step + 1);
         }
         multiply_last();
-        if (warpgroup_ == 0) __syncthreads();
-        end_chunk(end_ - 1);
-        store_span(end_ - 1);
+        end_chunk(end() - 1);
+        store_span(end() - 1);
     }
 
   private:
@@ -96,12 +90,16 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     using Rows::take_row;
     using Rows::unit_;
 
-    static __device__ int end_page(const PlanUnit& unit) {
-        const int end = unit.chunk_end * tensor_chunk_pages;
-        return unit.common_end < end ? unit.common_end : end;
+    /// Steps: those of the unit, from first() to end(), read from shared memory each time.
+    [[nodiscard]] __device__ int first() const {
+        return unit_.first_page - unit_.chunk_begin * tensor_chunk_pages;
+    }
+    [[nodiscard]] __device__ int end() const {
+        const int end = unit_.chunk_end * tensor_chunk_pages;
+        return (unit_.common_end < end ? unit_.common_end : end) - unit_.chunk_begin * tensor_chunk_pages;
     }
     __device__ void find_pages() {
-        for (int step = first_ + static_cast<int>(threadIdx.x); step < end_; step += T::threads)
+        for (int step = first() + static_cast<int>(threadIdx.x); step < end(); step += T::threads)
             pages()[step] = args_.page(unit_.pages + step) + args_.block(kv_head_, false);
     }
     /// Steps are counted as the pages of the unit are. The page whose scores are computed in a step:
@@ -128,30 +126,20 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         constexpr int slots = T::threads / T::pieces;  // at a time
         static_assert(slots % T::places == 0);
         const int thread = reread_thread();
-        const int first = thread / T::pieces, piece = thread % T::pieces;
+        const int row = thread / T::pieces, piece = thread % T::pieces;
         const int row_bytes = args_.shape.row_bytes;
-        const bool is_there = step >= first_ && step < end_ && piece * 16 < row_bytes;
-        if (!is_there) step = first_;
-        const int end = is_there ? unit_.seen_by_one - before(page(step)) - first : 0;
-        const std::byte* from = pages()[step] + (values ? args_.shape.block_bytes : 0) + first * row_bytes + piece * 16;
-        to += T::place(first, piece);
+        const bool is_there = step >= first() && step < end() && piece * 16 < row_bytes;
+        if (!is_there) step = first();
+        const int left = is_there ? unit_.seen_by_one - before(page(step)) - row : 0;
+        const std::byte* from = pages()[step] + (values ? args_.shape.block_bytes : 0) + row * row_bytes + piece * 16;
+        to += T::place(row, piece);
 #pragma unroll
         for (int slot = 0; slot < tile_tokens; slot += slots) {
-            copy_async_16(to + slot * T::stride, from, slot < end);
+            copy_async_16(to + slot * T::stride, from, slot < left);
             from += slots * row_bytes;
         }
     }
 
-    /// A barrier of all threads, where the warpgroups exchange their parts: one comes from its products, the other one
-    /// from computing p, so they call it at different places. Every other one is the last before products with a new
-    /// stage; `warpgroup`: the one that calls it here.
-    __device__ void meet(int warpgroup, int stage) {
-        if (warpgroup_ == warpgroup) {
-            begin_stage(stage);
-        } else {
-            __syncthreads();
-        }
-    }
     /// Waits for a stage. No thread reads the slot that is filled next any more.
     __device__ void begin_stage(int stage) {
         wait_copies<T::stages - 2>();
@@ -159,7 +147,7 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         __syncthreads();
         if (!all_see(page(stage - 1))) hide_nonfinite(stage);
     }
-    /// Of the values of a stage. Warpgroup 0 has rescaled its output for their page, warpgroup 1 will: NaN stays NaN.
+    /// Of the values of a stage. The output has been rescaled for their page.
     __device__ void hide_nonfinite(int stage) {
         find_nonfinite<T>(values(stage), found());
         __syncthreads();
@@ -177,7 +165,7 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     __device__ void multiply_first() {
         settle(q_);
         begin_products();
-        add_row_products(scores_, q_, keys(first_));
+        add_row_products(scores_, q_, keys(first()));
         commit_products();
         finish_products(scores_);
     }
@@ -202,7 +190,7 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         settle(output_);
         settle(p_);
         begin_products();
-        add_column_products(output_, p_, values(end_), !starts_chunk_);
+        add_column_products(output_, p_, values(end()), !starts_chunk_);
         commit_products();
         finish_products(output_);
         settle(p_);
@@ -257,11 +245,11 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     /// Loads the merged outputs to output_, which is not in use between chunks; returns maximum and sum.
     __device__ float2 load_merged(int r) {
         const std::int64_t at = query(r).entry;
-        const int first = reread_thread() % 4 * 2;
+        const int first_dim = reread_thread() % 4 * 2;
         const float* from = args_.outputs + at * args_.shape.head_dim;
 #pragma unroll
         for (int n = 0; n < T::output_tiles; ++n) {
-            const int d = first + n * 8;
+            const int d = first_dim + n * 8;
             if (d >= args_.shape.head_dim) continue;
             const float2 merged = *reinterpret_cast<const float2*>(from + d);
             output_[n][2 * r] = merged.x;
@@ -285,11 +273,9 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     /// The first step of a step's span.
     [[nodiscard]] __device__ int begin_of_span(int step) const {
         const int begin = step / tensor_span_pages * tensor_span_pages;
-        return begin > first_ ? begin : first_;
+        return begin > first() ? begin : first();
     }
 
-    int warpgroup_;
-    int first_, end_;           ///< steps
     bool starts_chunk_ = true;  ///< output_ is undefined: the next products begin it
 };
 
@@ -307,8 +293,12 @@ __device__ __forceinline__ PlanUnit from_begin_of_span(PlanUnit unit) {
 /// Grid [units, kv_heads].
 template <int DIM>
 __global__ void __launch_bounds__(WarpgroupTile<DIM>::threads, 1) warpgroup_kernel(AttentionArgs args) {
-    const PlanUnit unit = from_begin_of_span(args.units[blockIdx.x]);
-    WarpgroupUnit<DIM>(args, unit, static_cast<int>(blockIdx.y)).run();
+    // In shared memory: a page needs it once or twice, and registers are scarce.
+    static_assert(sizeof(PlanUnit) <= 128);
+    auto* const unit = reinterpret_cast<PlanUnit*>(shared_memory<std::byte>() + WarpgroupTile<DIM>::unit_at);
+    if (threadIdx.x == 0) *unit = from_begin_of_span(args.units[blockIdx.x]);
+    __syncthreads();
+    WarpgroupUnit<DIM>(args, *unit, static_cast<int>(blockIdx.y)).run();
 }
 
 }  // namespace longhaul::kernels::cuda

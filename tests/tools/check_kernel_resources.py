@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-# All instantiations of the kernels that take most of the time of a pass with kernels = cuda. NAME@ARCHITECTURE: others have
-# the kernel only in emulation.
+# All instantiations of the kernels that take most of the time of a pass with kernels = cuda. NAME@ARCHITECTURE: others do not
+# run the kernel.
 HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
