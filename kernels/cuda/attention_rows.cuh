@@ -23,6 +23,7 @@ class TensorRows {
           column_warp_(static_cast<int>(threadIdx.x) / 32 % T::column_warps),
           span_(shared_ + T::span_at) {}
 
+    [[nodiscard]] __device__ int lane() const { return T::registers_are_full ? reread_thread() % 32 : lane_; }
     [[nodiscard]] __device__ TileQuery* queries() const {
         return reinterpret_cast<TileQuery*>(shared_ + T::queries_at);
     }
@@ -55,7 +56,7 @@ class TensorRows {
         pages()[i] = args_.page(unit_.pages + i) + args_.block(kv_head_, false);
     }
     /// Index of row r of the lane among the queries of the tile.
-    [[nodiscard]] __device__ int index_of(int r) const { return row_warp_ * 16 + lane_ / 4 + 8 * r; }
+    [[nodiscard]] __device__ int index_of(int r) const { return row_warp_ * 16 + lane() / 4 + 8 * r; }
     [[nodiscard]] __device__ const TileQuery& query(int r) const { return queries()[index_of(r)]; }
     /// Whether the tile has any query in the lanes' rows r of this warp.
     [[nodiscard]] __device__ bool has_row(int r) const { return row_warp_ * 16 + 8 * r < unit_.num_queries; }
@@ -92,7 +93,7 @@ class TensorRows {
         for (int step = 0; step < T::steps; ++step) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int word = step * 8 + lane_ % 4 + i / 2 * 4;
+                const int word = step * 8 + lane() % 4 + i / 2 * 4;
                 q_[step][i] = is_there[i % 2] && word < words ? from[i % 2][word] : 0;
             }
         }
@@ -106,7 +107,7 @@ class TensorRows {
             for (int n = 0; n < T::score_tiles; ++n) {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    const int position = first_position() + 8 * n + lane_ % 4 * 2 + i;
+                    const int position = first_position() + 8 * n + lane() % 4 * 2 + i;
                     if (position < from || position >= to) scores_[n][2 * r + i] = minus_infinity();
                 }
             }
@@ -205,7 +206,7 @@ class TensorRows {
             for (int slot = hidden(tile, r); slot < visible(tile, r) && slot < tile_tokens; ++slot) {
 #pragma unroll
                 for (int n = 0; n < T::output_tiles; ++n) {
-                    const int place = T::place(slot, column_warp_ * T::output_tiles + n) + lane_ % 4 * 4;
+                    const int place = T::place(slot, column_warp_ * T::output_tiles + n) + lane() % 4 * 4;
                     const std::uint32_t found = nonfinite(*reinterpret_cast<const std::uint32_t*>(values + place));
                     if ((found & 0xffffU) != 0) output_[n][2 * r] = quiet_nan();
                     if (found >> 16 != 0) output_[n][2 * r + 1] = quiet_nan();
@@ -274,7 +275,7 @@ class TensorRows {
     __device__ float sum_of_lanes(int r) const {
         float4 of;
         if constexpr (T::is_narrow) {
-            of = reinterpret_cast<const float4*>(shared_sums())[index_of(r) * 4 + lane_ % 4];
+            of = reinterpret_cast<const float4*>(shared_sums())[index_of(r) * 4 + lane() % 4];
         } else {
             of = make_float4(row_sums_[r][0], row_sums_[r][1], row_sums_[r][2], row_sums_[r][3]);
         }
@@ -299,7 +300,7 @@ class TensorRows {
                 const float4 kept = span_.get(n);
                 *reinterpret_cast<float2*>(to + d) = r == 0 ? make_float2(kept.x, kept.y) : make_float2(kept.z, kept.w);
             }
-            if (column_warp_ == 0 && lane_ % 4 == 0) {
+            if (column_warp_ == 0 && lane() % 4 == 0) {
                 args_.softmax[at] = make_float2(merged_maximum_[r], merged_sum_[r]);
             }
         }

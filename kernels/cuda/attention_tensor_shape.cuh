@@ -30,6 +30,7 @@ struct TensorTile {
     static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (or values) of a page
     static constexpr int stage_bytes = 2 * matrix_bytes;
     static constexpr bool span_in_registers = is_narrow;
+    static constexpr bool registers_are_full = false;
     static constexpr bool span_begins_at_0 = false;
     static constexpr int span_at = 2 * stage_bytes;
     static constexpr int p_stride = tile_tokens * 2 + 16;  ///< bytes per row of exchanged p
@@ -68,7 +69,8 @@ struct WarpgroupTile {
     static constexpr int stages = 4;
     static constexpr int stage_bytes = 2 * matrix_bytes;
     static constexpr bool span_in_registers = true;
-    static constexpr bool span_begins_at_0 = true;  ///< that takes fewer registers than a branch
+    static constexpr bool registers_are_full = true;  ///< what is easily found again does not occupy one
+    static constexpr bool span_begins_at_0 = true;    ///< that takes fewer registers than a branch
     static constexpr int span_at = 0;
     // Shared memory: the stages; the queries; the pages; what find_nonfinite() found; the unit.
     static constexpr int queries_at = stages * stage_bytes;
