@@ -125,13 +125,13 @@ class Product {
     /// Each block of a cluster multiplies one slice; false if the GPU has no clusters.
     template <class Shape, int num_slices>
     bool slices() {
-        const auto kernel =
-            job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
         if (gpu_.major != 9) return false;
         static const int resident =
             resident_clusters(reinterpret_cast<const void*>(tree_matmul<Shape, num_slices, false>), Shape::threads,
                               SliceSums<Shape>::shared_bytes, {num_slices, 1, 1});
         if (resident == 0) return false;
+        const auto kernel =
+            job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
         Place place = in_clusters(stream_, num_slices, 1);
         place.early = true;
         launch(place, kernel, dim3(num_slices, pieces(job_.layout.num_tiles, Shape::tiles)), dim3(Shape::threads),
@@ -156,7 +156,7 @@ class Product {
         const std::int64_t blocks =
             std::int64_t{pieces(job_.num_rows, Two::rows)} * pieces(job_.layout.num_tiles, Two::tiles);
         if (4 * blocks < 3 * gpu_.multiprocessors || job_.layout.num_tiles < Two::tiles) return false;
-        if (gpu_.major != 9 || resident<Four>() == 0) return false;
+        if (gpu_.major != 9 || resident<Four>() == 0 || resident<Two>() == 0) return false;
         constexpr std::int64_t stage_of_four = 353, stage_of_two = 446;  // nanoseconds on an H100
         if (stage_of_four * rounds<Four>() <= stage_of_two * rounds<Two>()) {
             in_clusters_of<Four>();
