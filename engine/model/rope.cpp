@@ -164,7 +164,7 @@ void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos
 
 void RememberedAngles::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) {
     std::vector<float>& known = table_.is_long(text_length) ? long_ : short_;
-    const std::int64_t pairs = table_.num_pairs(), count = std::ssize(known) / (2 * pairs);
+    const std::int64_t pairs = table_.num_pairs(), count = num_remembered(text_length);
     if (position < count) {
         const float* const from = known.data() + position * 2 * pairs;
         std::copy_n(from, pairs, cos);
@@ -172,7 +172,7 @@ void RememberedAngles::fill(std::int64_t position, std::int64_t text_length, flo
         return;
     }
     table_.fill(position, text_length, cos, sin);
-    if (position > count || count == max_positions) return;
+    if (position > count || count == max_positions_) return;
     known.insert(known.end(), cos, cos + pairs);
     known.insert(known.end(), sin, sin + pairs);
 }

@@ -47,15 +47,20 @@ class RopeTable {
 /// GPU would wait while they are computed again.
 class RememberedAngles {
   public:
-    explicit RememberedAngles(RopeTable table) : table_(std::move(table)) {}
+    /// max_positions: 16 MiB with heads of 128 dimensions, twice that with texts of both kinds of longrope.
+    explicit RememberedAngles(RopeTable table, std::int64_t max_positions = 32768)
+        : table_(std::move(table)), max_positions_(max_positions) {}
 
     /// Like RopeTable::fill.
     void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin);
+    /// Of texts of this length.
+    [[nodiscard]] std::int64_t num_remembered(std::int64_t text_length) const {
+        return std::ssize(table_.is_long(text_length) ? long_ : short_) / (2 * table_.num_pairs());
+    }
 
   private:
-    static constexpr std::int64_t max_positions = 32768;  ///< 16 MiB with heads of 128 dimensions
-
     RopeTable table_;
+    std::int64_t max_positions_;
     std::vector<float> short_, long_;  ///< cos and sin of positions 0.., [position][2][num_pairs]
 };
 

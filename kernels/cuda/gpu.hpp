@@ -104,8 +104,10 @@ __device__ __forceinline__ void publish_mbarriers() {
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/// The same for blocks that end then: orders nothing, but no block's shared memory vanishes before all have come.
+/// The same for blocks that end then: orders nothing, but no block's shared memory vanishes before all have come. What
+/// a thread reads from other blocks, it has used before.
 __device__ __forceinline__ void end_in_cluster() {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 /// Arrives, and has the phase wait for `bytes` more of bulk copies.

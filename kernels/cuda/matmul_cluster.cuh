@@ -187,9 +187,20 @@ class PanelFetcher {
         });
     }
 
+    /// Waits until all have read the last stages: then nobody arrives at this block's barriers any more.
+    __device__ void end() {
+#pragma unroll 1
+        for (int i = 0; i < Shape::stages; ++i) {
+            wait_for_phase(queue_.empty(queue_.slot), queue_.parity ^ 1U);
+            queue_.advance();
+        }
+    }
+
   private:
     static constexpr int share = Shape::panel_bytes / Shape::up;
-    [[nodiscard]] static __device__ int first_byte() { return static_cast<int>(ClusterPlace<Shape>().y) * share; }
+    [[nodiscard]] static __device__ int first_byte() {
+        return static_cast<int>(ClusterPlace<Shape>().y) * share;
+    }
 
     const MatmulJob& job_;
     const std::byte* panels_;
@@ -224,6 +235,8 @@ class WeightFetcher {
         });
     }
 
+    __device__ void end() {}
+
   private:
     static constexpr int tiles = Shape::tiles / Shape::across / Shape::weight_warps;
 
@@ -232,11 +245,13 @@ class WeightFetcher {
     int first_;  ///< of the block's tiles
 };
 
+/// `fetcher` for all tiles of the cluster.
 template <class Shape, class Fetcher>
 __device__ __forceinline__ void fetch_tiles(Fetcher fetcher, const ClusterTiles& tiles, const WeightLayout& layout) {
 #pragma unroll 1
     for (BlockOfTile<Shape> block(tiles, layout); block.is_inside(); block.advance())
         fetcher.fetch(block.rows(), block.first_tile());
+    fetcher.end();
 }
 
 /// One warp's side of the queue: adds the products of whole slices, a step of 32 inputs at a time. The products of a

@@ -1,5 +1,6 @@
 // Matmul with bf16 weights on tensor cores for 17 to 64 rows (token trees, batches), on GPUs with clusters of blocks
-// (sm_90). Bit-identical to matmul_tile.cuh.
+// (sm_90), for matrices of at most as many tiles of 128 outputs as there are multiprocessors: more tiles occupy the GPU
+// as they are (matmul_tile.cuh). Bit-identical to that.
 //
 // A block computes one slice of its outputs, a cluster all slices: so many small blocks load the multiprocessors
 // evenly, and the sums of slices are added where they are, each block reading its share of outputs from the shared
@@ -49,6 +50,7 @@ __device__ void add_share(const MatmulJob& job, std::int64_t first_output) {
     for (int i = begin; i < groups * Shape::rows; i += threads) {
         const int row = i / groups, output = i % groups * 4;
         if (row >= job.num_rows) return;
+        if (first_output + output >= job.num_outputs) continue;
         const float4 sums = SliceSums<Shape>::template total<slices>(row, output);
         float* const to = job.y + row * job.num_outputs + first_output + output;
         const float values[4] = {sums.x, sums.y, sums.z, sums.w};
@@ -67,10 +69,11 @@ __device__ void gate_share(const MatmulJob& job, std::int64_t first_output) {
     for (int i = begin; i < groups * Shape::rows; i += threads) {
         const int row = i / groups, group = i % groups, output = group / 2 * tile_outputs + group % 2 * 4;
         if (row >= job.num_rows) return;
+        const std::int64_t column = gated_column(first_output + output);
+        if (column >= job.gated_width) continue;
         const float4 gates = SliceSums<Shape>::template total<slices>(row, output);
         const float4 ups = SliceSums<Shape>::template total<slices>(row, output + 8);
         const float gate[4] = {gates.x, gates.y, gates.z, gates.w}, up[4] = {ups.x, ups.y, ups.z, ups.w};
-        const std::int64_t column = gated_column(first_output + output);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             if (column + k < job.gated_width) store_gated(job, row, column + k, gate[k], up[k]);

@@ -1,6 +1,5 @@
-// CudaDevice::measure_peak_flops, for benchmarks: repeats the mma of our matmuls on registers only. This is the peak of
-// mma.sync, which all our kernels use; Hopper's warpgroup instructions (wgmma), as in cuBLAS's kernels, reach about 1.5
-// times as much.
+// CudaDevice::measure_peak_flops, for benchmarks: repeats mma.sync on registers only, which kernels of up to 16 rows
+// and those of quantized weights use. The instructions of Hopper's warpgroups (wgmma) reach about 1.5 times as much.
 #include <algorithm>
 #include <chrono>
 

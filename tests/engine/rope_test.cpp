@@ -60,7 +60,7 @@ TEST(Rope, RememberedAnglesAreTheSame) {
     for (const Json& config : configs) {
         SCOPED_TRACE(config.dump());
         const RopeTable rope(loaded(config));
-        RememberedAngles remembered(rope);
+        RememberedAngles remembered(rope, 4);
         const auto pairs = static_cast<std::size_t>(rope.num_pairs());
         for (const std::int64_t position : {0, 1, 2, 0, 1, 5, 3, 3, 40000, 4, 2, 5}) {
             for (const std::int64_t length : {position + 1, std::int64_t{1} << 30}) {
@@ -71,6 +71,8 @@ TEST(Rope, RememberedAnglesAreTheSame) {
                 EXPECT_EQ(sin_again, sin) << position;
             }
         }
+        EXPECT_EQ(remembered.num_remembered(1), 4);
+        EXPECT_EQ(remembered.num_remembered(std::int64_t{1} << 30), 4);
     }
 }
 

@@ -17,7 +17,8 @@ from pathlib import Path
 HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
-    "cluster_matmul",
+    "cluster_matmul@sm_90a",
+    "tree_matmul@sm_90a",
     "quantized_matmul",
     "quantize_inputs",
     "tensor_kernel",
