@@ -338,7 +338,7 @@ __device__ __forceinline__ void add_slices(StageReader<Shape>& reader, const Wei
         for_each_sum<Shape>([&](int n, int i) { total[n][i] = __fadd_rn(first_four[place(n, i)], total[n][i]); });
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Grid: the blocks of a cluster; clusters. `panels`: the inputs, as arrange_panels() leaves them.
 template <class Shape, bool is_gated>
 __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_bounds__(Shape::block_threads, 1)
@@ -369,7 +369,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_boun
 }
 #else
 template <class Shape, bool is_gated>
-__global__ void cluster_matmul(MatmulJob, const std::byte*, ClusterTiles) {}  // never called
+__global__ void __launch_bounds__(32) cluster_matmul(MatmulJob, const std::byte*, ClusterTiles) {}  // as tree_matmul
 #endif
 
 }  // namespace longhaul::kernels::cuda

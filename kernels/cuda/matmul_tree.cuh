@@ -81,7 +81,7 @@ __device__ void gate_share(const MatmulJob& job, std::int64_t first_output) {
     }
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Grid: slices, which are a cluster; groups of outputs. Launched early().
 template <class Shape, int slices, bool is_gated>
 __global__ void LONGHAUL_CLUSTER_DIMS(slices, 1, 1) __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks : 1)
@@ -111,7 +111,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(slices, 1, 1) __launch_bounds__(Shape::thr
 }
 #else
 template <class Shape, int slices, bool is_gated>
-__global__ void tree_matmul(MatmulJob) {}  // never called
+__global__ void __launch_bounds__(32) tree_matmul(MatmulJob) {}  // resident_clusters() finds that it is none
 #endif
 
 }  // namespace longhaul::kernels::cuda

@@ -103,7 +103,9 @@ int code_version(const void* kernel) {
     return attributes.ptxVersion;
 }
 int resident_clusters(const void* kernel, unsigned block_threads, std::size_t shared_bytes, const Extent& cluster) {
-    if (code_version(kernel) < 90) return 0;
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel));
+    if (attributes.maxThreadsPerBlock < static_cast<int>(block_threads)) return 0;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     cudaLaunchAttribute dimension{};
     dimension.id = cudaLaunchAttributeClusterDimension;
