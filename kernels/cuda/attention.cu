@@ -30,10 +30,8 @@ PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
-    if (gpu.major == 9 && shape.head_dim > 32 && shape.head_dim <= 128) {  // wgmma
+    if (gpu.major == 9 && shape.head_dim > 32 && shape.head_dim <= 128)  // wgmma
         shape.widest_queries = WarpgroupTile<128>::queries;
-        shape.widest_spans = warpgroup_unit_spans;
-    }
     shape.chunk_pages = tensor_chunk_pages;
     shape.span_chunks = tensor_span_chunks;
     shape.enough_units = gpu.multiprocessors;

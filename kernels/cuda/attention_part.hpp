@@ -28,8 +28,8 @@ struct AttentionCall {
 };
 
 /// Partial results take 4 * (head_dim + 2) bytes per query head, row and chunk of 512 positions (on tensor cores: 128
-/// positions, or 1024 or all of them where there is enough to do), at most 512 MB at a time unless a single row needs
-/// more. The plan takes 80 bytes per row and 64 bytes per unit, plus its pages and paths.
+/// positions, or 1024 where there is enough to do), at most 512 MB at a time unless a single row needs more. The plan
+/// takes 80 bytes per row and 64 bytes per unit, plus its pages and paths.
 class AttentionPart {
   public:
     /// Upper bound in bytes for passes of this size, without the plans.

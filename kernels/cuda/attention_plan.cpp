@@ -10,10 +10,6 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 constexpr std::int64_t page_tokens = KvLayout::page_tokens;
-/// What it takes to begin and end a unit, in the time of a span: a pipeline fills, and nothing else runs meanwhile.
-constexpr double unit_overhead = 0.5;
-/// What the last kernel takes for an entry of a tile, likewise.
-constexpr double entry_overhead = 0.2;
 constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max();
 
 /// The first page that the rows of a class do not share.
@@ -29,7 +25,6 @@ struct Class {
     std::int32_t first_row, end_row;
     std::int32_t own_page;
     std::int32_t first_chunk;  ///< of all rows
-    bool merges_spans;
 
     [[nodiscard]] bool has_own() const { return own_page != nowhere; }
     /// End of the chunks before the first one with own pages, at least first_chunk; `last`: the last chunk of the rows
@@ -59,23 +54,11 @@ class Planner {
     void take_row(std::int32_t r, const std::vector<std::int64_t>& first_pages);
     [[nodiscard]] Class class_at(std::int32_t row, std::int32_t end) const;
     void choose_units();
-    void choose_spans();
     [[nodiscard]] std::int64_t count_units(int unit_chunks, int wide_queries) const;
-    /// Of all KV heads and the whole pass.
-    struct WideUnits {
-        std::int64_t units = 0, spans = 0, entries = 0;
-        int longest = 0;  ///< in spans
-    };
-    [[nodiscard]] WideUnits count_wide(int spans) const;
-    [[nodiscard]] double time_of(const WideUnits& wide) const;
-    [[nodiscard]] bool merges_spans(const Class& rows, int spans) const;
-    template <typename Part>
-    void for_each_wide_class(Part part) const;
     std::int32_t add_round(std::int32_t first_row);
     std::int32_t end_of_round(std::int32_t first_row);
     void count_entries(PlanRow& row) const;
     void add_common(const Class& rows, bool wide);
-    void sort_wide(const PlanRound& round);
     void add_own(const Class& rows);
     [[nodiscard]] PlanUnit unit_of(const Class& rows, std::int32_t first_query, std::int32_t num_queries,
                                    std::int32_t begin, std::int32_t end) const;
@@ -91,7 +74,7 @@ class Planner {
         return queries > shape_.narrow_queries ? wide_queries : shape_.narrow_queries;
     }
     [[nodiscard]] bool is_wide(const Class& rows) const {
-        return rows.merges_spans || tile_size(rows, plan_.wide_queries) > shape_.narrow_queries;
+        return tile_size(rows, plan_.wide_queries) > shape_.narrow_queries;
     }
 
     const GroupRows& pass_;
@@ -146,7 +129,7 @@ Class Planner::class_at(std::int32_t row, std::int32_t end) const {
            own_page_of(at(last)) == own_page && at(last).first_chunk == at(row).first_chunk) {
         ++last;
     }
-    return {row, last, own_page, at(row).first_chunk, at(row).merges_spans != 0};
+    return {row, last, own_page, at(row).first_chunk};
 }
 
 /// Units cover whole spans if these are enough units, else single chunks. The widest tiles are used if most of them
@@ -160,80 +143,11 @@ void Planner::choose_units() {
             const std::int64_t widest = count_units(unit_chunks, shape_.widest_queries);
             if (widest >= shape_.enough_units && 4 * widest <= 3 * units) {
                 plan_.wide_queries = shape_.widest_queries;
-                if (unit_chunks > 1) choose_spans();
                 return;
             }
         }
         if (units >= shape_.enough_units) return;
     }
-}
-
-/// Long units begin seldom, but may leave multiprocessors idle at the end.
-void Planner::choose_spans() {
-    double least = std::numeric_limits<double>::infinity();
-    for (int spans = 1; spans <= shape_.widest_spans; spans *= 2) {
-        const WideUnits wide = count_wide(spans);
-        const double time = time_of(wide);
-        if (time < least) {
-            least = time;
-            plan_.wide_spans = spans;
-        }
-        if (wide.longest < spans) break;  // so would be all longer ones
-    }
-    if (plan_.wide_spans == 1) return;
-    for_each_wide_class([&](const Class& rows) {
-        for (std::int32_t row = rows.first_row; row < rows.end_row; ++row)
-            plan_.rows[static_cast<std::size_t>(row)].merges_spans = merges_spans(rows, plan_.wide_spans) ? 1 : 0;
-    });
-}
-
-/// Whether units of so many spans cover all that the rows see.
-bool Planner::merges_spans(const Class& rows, int spans) const {
-    const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
-    return !rows.has_own() && rows.common_units(last + 1, plan_.unit_chunks) <= spans;
-}
-
-template <typename Part>
-void Planner::for_each_wide_class(Part part) const {
-    const auto end = static_cast<std::int32_t>(plan_.rows.size());
-    for (std::int32_t row = 0; row < end;) {
-        const Class rows = class_at(row, end);
-        row = rows.end_row;
-        if (is_wide(rows)) part(rows);
-    }
-}
-
-/// What there would be if units covered so many spans.
-Planner::WideUnits Planner::count_wide(int spans) const {
-    WideUnits wide;
-    for_each_wide_class([&](const Class& rows) {
-        const bool merges = spans > 1 && merges_spans(rows, spans);
-        for_each_tile(rows, plan_.wide_queries, [&](std::int32_t, std::int32_t, const PlanRow& last) {
-            const std::int32_t chunks = rows.common_chunks(last_chunk_of(last), shape_.chunk_pages);
-            const std::int32_t in_tile = rows.common_units(chunks, plan_.unit_chunks);
-            wide.units += (in_tile + spans - 1) / spans;
-            wide.spans += in_tile;
-            wide.entries += merges ? 1 : in_tile;
-            wide.longest = std::max(wide.longest, std::min(in_tile, spans));
-        });
-    });
-    for (std::int64_t* count : {&wide.units, &wide.spans, &wide.entries}) *count *= shape_.num_kv_heads;
-    return wide;
-}
-
-/// An estimate, in the time of a span: multiprocessors take units like the mean one, round by round, and at least one
-/// takes the longest. They wait for each other at the end of each round of rows.
-double Planner::time_of(const WideUnits& wide) const {
-    const auto ceil = [](std::int64_t count, std::int64_t of) {
-        return std::max<std::int64_t>(1, (count + of - 1) / of);
-    };
-    const std::int64_t entry_bytes = std::int64_t{4} * plan_.wide_queries * (shape_.head_dim + 2);
-    const std::int64_t times = ceil(wide.entries * entry_bytes, shape_.max_bytes);
-    const std::int64_t at_a_time = std::max(shape_.enough_units, 1);
-    const auto rounds = static_cast<double>(times * ceil(ceil(wide.units, times), at_a_time));
-    const double mean = static_cast<double>(wide.spans) / static_cast<double>(std::max<std::int64_t>(wide.units, 1));
-    return std::max(rounds * (mean + unit_overhead), wide.longest + unit_overhead) +
-           entry_overhead * static_cast<double>(wide.entries) / static_cast<double>(at_a_time);
 }
 
 /// Number of units of the whole pass if common units covered `unit_chunks` chunks, with wide tiles of that size.
@@ -251,10 +165,10 @@ std::int64_t Planner::count_units(int unit_chunks, int wide_queries) const {
 }
 
 void Planner::count_entries(PlanRow& row) const {
-    const Class alone{0, 1, own_page_of(row), row.first_chunk, row.merges_spans != 0};
+    const Class alone{0, 1, own_page_of(row), row.first_chunk};
     const std::int32_t last = last_chunk_of(row);
     const std::int32_t common = alone.common_chunks(last, shape_.chunk_pages);
-    row.num_common = alone.merges_spans ? 1 : alone.common_units(common, plan_.unit_chunks);
+    row.num_common = alone.common_units(common, plan_.unit_chunks);
     row.first_own = common;
     row.num_entries = row.num_common + (alone.has_own() ? last + 1 - common : 0);
 }
@@ -302,7 +216,6 @@ std::int32_t Planner::add_round(std::int32_t first_row) {
         if (is_wide(rows)) add_common(rows, true);
     });
     round.num_wide = here() - round.first_wide;
-    if (plan_.wide_spans > 1) sort_wide(round);
     return end;
 }
 
@@ -343,18 +256,16 @@ PlanUnit Planner::unit_of(const Class& rows, std::int32_t first_query, std::int3
             .pages = static_cast<std::int32_t>(first.pages) + begin * shape_.chunk_pages,
             .seen_by_one = within(last.position + 1),
             .seen_by_all = within(first.position + 1),
-            .hidden_from_one = within(last.first_visible),
-            .merges_spans = 0};
+            .hidden_from_one = within(last.first_visible)};
 }
 
 /// Tiles of one chunk follow each other: the first one loads it, the others find it in the cache.
 void Planner::add_common(const Class& rows, bool wide) {
     const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
     const std::int32_t chunks = rows.common_chunks(last, shape_.chunk_pages);
-    const std::int32_t spans = wide ? plan_.wide_spans : 1;  // all that there are, if they are merged
     std::int32_t next = 0;
     for (std::int32_t begin = rows.first_chunk; begin < chunks; begin = next) {
-        next = (begin / plan_.unit_chunks + spans) * plan_.unit_chunks;
+        next = (begin / plan_.unit_chunks + 1) * plan_.unit_chunks;
         for_each_tile(rows, wide ? plan_.wide_queries : shape_.narrow_queries,
                       [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
                           const std::int32_t end =
@@ -362,20 +273,9 @@ void Planner::add_common(const Class& rows, bool wide) {
                           if (end <= begin) return;
                           PlanUnit unit = unit_of(rows, first_query, num_queries, begin, end);
                           unit.entry = begin / plan_.unit_chunks - rows.first_chunk / plan_.unit_chunks;
-                          unit.merges_spans = rows.merges_spans ? 1 : 0;
                           plan_.units.push_back(unit);
                       });
     }
-}
-
-/// The longest units first: the last ones to run end at nearly the same time.
-void Planner::sort_wide(const PlanRound& round) {
-    const auto pages = [&](const PlanUnit& unit) {
-        return std::min(unit.common_end, unit.chunk_end * shape_.chunk_pages) - unit.first_page;
-    };
-    const auto first = plan_.units.begin() + round.first_wide;
-    std::stable_sort(first, first + round.num_wide,
-                     [&](const PlanUnit& a, const PlanUnit& b) { return pages(a) > pages(b); });
 }
 
 void Planner::add_own(const Class& rows) {

@@ -7,8 +7,7 @@
 //   own units      a tile of queries over one chunk that is not: its common pages, then the rows' own pages
 // A query is a row and a query head of one KV head; a tile is a run of consecutive queries. Every unit writes one
 // partial result (an *entry*: maximum, sum, output) per query for its chunks; the last kernel merges the entries in
-// order. Only units of the widest tiles may cover several spans. They write an entry for each, or merge the spans if
-// there is nothing else that their rows see.
+// order.
 //
 // The plan is the same for all KV heads and all layers of a group. If partial results would take too much memory, the
 // plan is cut into rounds of rows, which use the same workspace one after another.
@@ -32,10 +31,9 @@ struct PlanRow {
     std::int64_t first_visible;  ///< the row sees positions first_visible..position
     std::int32_t row;            ///< index in the pass: locates its query and its result
     std::int32_t num_entries;
-    std::int32_t num_common;        ///< entries of common units, which end at multiples of `unit_chunks` chunks
-    std::int32_t first_chunk;       ///< the chunk of first_visible: the first entry begins there
-    std::int32_t first_own;         ///< chunk of the first own entry; own entries cover one chunk each
-    std::int32_t merges_spans = 0;  ///< 1: its only entry covers all its spans
+    std::int32_t num_common;   ///< entries of common units, which end at multiples of `unit_chunks` chunks
+    std::int32_t first_chunk;  ///< the chunk of first_visible: the first entry begins there
+    std::int32_t first_own;    ///< chunk of the first own entry; own entries cover one chunk each
 };
 
 struct alignas(16) PlanUnit {
@@ -46,12 +44,11 @@ struct alignas(16) PlanUnit {
     std::int32_t first_page;       ///< pages before this one are before the windows of all its rows
     std::int32_t common_end;       ///< pages below this one are common
     std::int32_t has_own;          ///< 1: rows have pages of their own from common_end on
-    std::int32_t entry;            ///< index of the first one among the entries of each row that reaches chunk_begin
+    std::int32_t entry;            ///< index among the entries of each row that reaches chunk_begin
     std::int32_t pages;            ///< in Plan::pages: the first page of chunk_begin
     std::int32_t seen_by_one;      ///< number of the unit's positions that its last row sees, counted from their start
     std::int32_t seen_by_all;      ///< likewise its first row
     std::int32_t hidden_from_one;  ///< of these, positions before the window of its last row
-    std::int32_t merges_spans;     ///< 1: writes the only entry of its rows, for all their spans
 };
 
 struct PlanRound {
@@ -72,9 +69,8 @@ struct PlanShape {
     int wide_queries = 8;     ///< per tile of common chunks, if a class has more queries than a narrow tile holds
     int widest_queries = 0;   ///< instead, if such tiles are enough units and hold more queries; 0: never
     int chunk_pages = 8;      ///< pages per chunk of positions, the unit of the order of sums
-    int widest_spans = 1;     ///< most spans of a common unit of the widest tiles
-    int span_chunks = 1;      ///< chunks that an entry of a common unit may cover, from a multiple of this number on
-    int enough_units = 1;     ///< units * KV heads that run at a time; if there are as many, units cover whole spans
+    int span_chunks = 1;      ///< chunks that a common unit may cover, starting at a multiple of this number
+    int enough_units = 1;     ///< units * KV heads; if there are at least this many, units cover whole spans
     std::int64_t max_bytes = std::int64_t{512} << 20;  ///< of partial results per round; a single row may exceed it
 
     friend bool operator==(const PlanShape&, const PlanShape&) = default;
@@ -90,9 +86,8 @@ struct Plan {
     std::vector<PlanRound> rounds;
     std::vector<std::int32_t> paths;  ///< scratch slots
     std::vector<std::byte*> pages;
-    int unit_chunks = 1;   ///< per entry of a common unit
+    int unit_chunks = 1;   ///< per common unit
     int wide_queries = 0;  ///< per wide tile
-    int wide_spans = 1;    ///< entries per common unit of wide tiles, or fewer
 };
 
 Plan make_plan(const GroupRows& pass, const PlanShape& shape);

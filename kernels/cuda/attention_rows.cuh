@@ -36,20 +36,19 @@ class TensorRows {
         const int index = static_cast<int>(threadIdx.x);
         if (index >= T::queries) return;
         const Query query = query_of(args_, unit_, index, kv_head_);
-        TileQuery mine{.entry = 0, .query = 0, .plan_row = query.plan_row, .seen = 0, .hidden = 0, .next_entry = 0};
+        TileQuery mine{.entry = 0, .query = 0, .plan_row = query.plan_row, .seen = 0, .hidden = 0, .padding = 0};
         if (query.plan_row >= 0) {
             const PlanRow& row = args_.rows[query.plan_row];
             mine.entry = (row.first_entry + unit_.entry) * args_.q_heads + query.head;
             mine.query = row.row * args_.q_heads + query.head;
             mine.seen = seen_of(row);
             mine.hidden = hidden_from(row);
-            mine.next_entry = unit_.merges_spans != 0 ? 0 : args_.q_heads;
         }
         queries()[index] = mine;
     }
     /// Done by the last warp, while the first ones find the queries.
     __device__ void find_pages() {
-        const int i = static_cast<int>(threadIdx.x) - (T::threads - tensor_span_pages);
+        const int i = static_cast<int>(threadIdx.x) - (T::threads - tensor_unit_pages);
         const int page = unit_.chunk_begin * tensor_chunk_pages + i;
         if (i < 0 || page < unit_.first_page || page >= unit_.common_end) return;
         if (page >= unit_.chunk_end * tensor_chunk_pages) return;
@@ -284,14 +283,12 @@ class TensorRows {
         return sum;
     }
 
-    /// Stores the partial results of a span of the unit, for the queries that see any of it. begin: number of the
-    /// unit's positions before the span.
-    __device__ void store(int span = 0, int begin = 0) {
+    __device__ void store() {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (query(r).seen <= begin) continue;
-            const std::int64_t at = query(r).entry + span * query(r).next_entry;
-            const int first = column_warp_ * T::output_tiles * 8 + reread_thread() % 4 * 2;
+            if (query(r).seen == 0) continue;
+            const std::int64_t at = query(r).entry;
+            const int first = column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2;
             float* to = args_.outputs + at * args_.shape.head_dim;
 #pragma unroll
             for (int n = 0; n < T::output_tiles; ++n) {

@@ -10,8 +10,7 @@ namespace longhaul::kernels::cuda {
 constexpr int tensor_chunk_pages = 2;
 constexpr int tensor_chunk_tokens = tensor_chunk_pages * tile_tokens;
 constexpr int tensor_span_chunks = 8;
-constexpr int tensor_span_pages = tensor_chunk_pages * tensor_span_chunks;
-constexpr int warpgroup_unit_spans = 128;  ///< most spans of a unit of attention_warpgroup.cuh
+constexpr int tensor_unit_pages = tensor_chunk_pages * tensor_span_chunks;  ///< most pages of a unit
 
 /// Sizes of a kernel for heads of up to DIM dimensions.
 template <int DIM, int ROW_WARPS>
@@ -40,7 +39,7 @@ struct TensorTile {
     static constexpr int sums_at = maxima_at + queries * 4 * 4;
     static constexpr int queries_at = is_narrow ? sums_at + queries * 4 * 16 : 2 * stage_bytes + queries * DIM * 4;
     static constexpr int pages_at = queries_at + queries * 32;
-    static constexpr int found_at = pages_at + tensor_span_pages * 8;
+    static constexpr int found_at = pages_at + tensor_unit_pages * 8;
     static constexpr int shared_bytes = found_at + 16;
     static constexpr int blocks = DIM > 128 ? 1 : is_narrow ? 3 : 2;  ///< min blocks per multiprocessor
     static_assert(column_warps == 1 || column_warps == 4);
@@ -72,12 +71,11 @@ struct WarpgroupTile {
     static constexpr bool registers_are_full = true;  ///< what is easily found again does not occupy one
     static constexpr bool span_begins_at_0 = true;    ///< that takes fewer registers than a branch
     static constexpr int span_at = 0;
-    // Shared memory: the stages; the queries; the pages; what find_nonfinite() found; the unit.
+    // Shared memory: the stages; the queries; the pages; what find_nonfinite() found.
     static constexpr int queries_at = stages * stage_bytes;
     static constexpr int pages_at = queries_at + queries * 32;
-    static constexpr int found_at = pages_at + warpgroup_unit_spans * tensor_span_pages * 8;
-    static constexpr int unit_at = found_at + warps * 4;
-    static constexpr int shared_bytes = unit_at + 128;
+    static constexpr int found_at = pages_at + tensor_unit_pages * 8;
+    static constexpr int shared_bytes = found_at + warps * 4;
     static constexpr int places = 8;
     static __device__ int place(int row, int piece) { return piece / 8 * panel_bytes + place_in_panel(row, piece % 8); }
     static_assert(DIM % panel_inputs == 0);
@@ -85,16 +83,16 @@ struct WarpgroupTile {
 
 /// A query of a tile. In shared memory: registers are scarce, and a page needs it once or twice.
 struct TileQuery {
-    std::int64_t entry;       ///< index of its partial result in AttentionArgs::softmax
-    std::int32_t query;       ///< index among the queries of the pass
-    std::int32_t plan_row;    ///< -1: none
-    std::int32_t seen;        ///< number of the unit's positions that it sees, counted from their start
-    std::int32_t hidden;      ///< of these, positions before its window
-    std::int64_t next_entry;  ///< from the entry of a span to that of the next one; 0: it is the same
+    std::int64_t entry;     ///< index of its partial result in AttentionArgs::softmax
+    std::int32_t query;     ///< index among the queries of the pass
+    std::int32_t plan_row;  ///< -1: none
+    std::int32_t seen;      ///< number of the unit's positions that it sees, counted from their start
+    std::int32_t hidden;    ///< of these, positions before its window
+    std::int64_t padding;
 };
 static_assert(sizeof(TileQuery) == 32);
 
-/// Merged output of the span's chunks so far, for the 16 queries of a warp: in registers, or in shared memory, where
+/// Merged output of the unit's chunks so far, for the 16 queries of a warp: in registers, or in shared memory, where
 /// each thread has its own column.
 template <int TILES, bool in_registers>
 struct SpanOutput {

@@ -11,11 +11,6 @@
 // the keys of a page and the values of the page before; each warpgroup loads its part of a stage while its own products
 // run. All that is kept per query is in registers, even the output of the span: shared memory is busy with what the
 // products read.
-//
-// A block has a multiprocessor for itself, so nothing hides how it begins and ends. Units therefore cover several spans
-// where there are enough of them, and the pages of a span follow those of the one before without a break. At the end of
-// a span its partial result is stored, or, if the unit has all spans of its rows, merged with what is stored already:
-// registers cannot hold both, and the merge kernel then reads one partial result instead of one of each span.
 #pragma once
 
 #include "kernels/cuda/attention_rows.cuh"
@@ -29,32 +24,31 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
 
   public:
     __device__ WarpgroupUnit(const AttentionArgs& args, const PlanUnit& unit, int kv_head)
-        : Rows(args, unit, kv_head) {}
+        : Rows(args, unit, kv_head), pages_(end_page(unit) - unit.first_page) {}
 
     __device__ void run() {
+        find_queries();
         find_pages();
         __syncthreads();
 #pragma unroll 1
-        for (int stage = 0; stage < T::stages; ++stage) load(first() + stage);
-        find_queries();  // while the first pages are on their way
-        __syncthreads();
+        for (int stage = 0; stage < T::stages; ++stage) load(stage);
         load_queries();
         begin_sums();
-        clear_span();
+        for (int n = 0; n < T::output_tiles; ++n) span_.put(n, {});
         wait_copies<T::stages - 1>();
         publish_panel();
         __syncthreads();
         multiply_first();
 #pragma unroll 1
-        for (int step = first();; ++step) {
+        for (int step = 0;; ++step) {
             take_scores(step);
             begin_stage(step + 1);
-            if (step + 1 >= end()) break;
+            if (step + 1 >= pages_) break;
             multiply(step + 1);
         }
         multiply_last();
-        end_chunk(end() - 1);
-        store_span(end() - 1);
+        end_chunk();
+        store();
     }
 
   private:
@@ -67,21 +61,18 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     using Rows::begin_sums;
     using Rows::clear_output;
     using Rows::convert_p;
+    using Rows::find_pages;
     using Rows::find_queries;
     using Rows::found;
-    using Rows::kv_head_;
     using Rows::load_queries;
     using Rows::mask_scores;
     using Rows::maximum_of;
     using Rows::merge_chunk;
-    using Rows::merged_maximum_;
-    using Rows::merged_sum_;
     using Rows::output_;
     using Rows::p_;
+    using Rows::page_of;
     using Rows::pages;
     using Rows::q_;
-    using Rows::queries;
-    using Rows::query;
     using Rows::rescale_output;
     using Rows::scores_;
     using Rows::shared_;
@@ -90,21 +81,13 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     using Rows::take_row;
     using Rows::unit_;
 
-    /// Steps: those of the unit, from first() to end(), read from shared memory each time.
-    [[nodiscard]] __device__ int first() const {
-        return unit_.first_page - unit_.chunk_begin * tensor_chunk_pages;
+    static __device__ int end_page(const PlanUnit& unit) {
+        const int end = unit.chunk_end * tensor_chunk_pages;
+        return unit.common_end < end ? unit.common_end : end;
     }
-    [[nodiscard]] __device__ int end() const {
-        const int end = unit_.chunk_end * tensor_chunk_pages;
-        return (unit_.common_end < end ? unit_.common_end : end) - unit_.chunk_begin * tensor_chunk_pages;
-    }
-    __device__ void find_pages() {
-        for (int step = first() + static_cast<int>(threadIdx.x); step < end(); step += T::threads)
-            pages()[step] = args_.page(unit_.pages + step) + args_.block(kv_head_, false);
-    }
-    /// Steps are counted as the pages of the unit are. The page whose scores are computed in a step:
+    /// The page whose scores are computed in a step.
     [[nodiscard]] __device__ Tile page(int step) const {
-        return {unit_.chunk_begin * tensor_chunk_pages + step, -1, true};
+        return {unit_.first_page + step, -1, true};
     }
     [[nodiscard]] __device__ std::byte* keys(int stage) const {
         return shared_ + stage % T::stages * T::stage_bytes;
@@ -125,17 +108,18 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
     __device__ void load(int step, bool values, std::byte* to) {
         constexpr int slots = T::threads / T::pieces;  // at a time
         static_assert(slots % T::places == 0);
-        const int thread = reread_thread();
-        const int row = thread / T::pieces, piece = thread % T::pieces;
+        const int first = static_cast<int>(threadIdx.x) / T::pieces;
+        const int piece = static_cast<int>(threadIdx.x) % T::pieces;
         const int row_bytes = args_.shape.row_bytes;
-        const bool is_there = step >= first() && step < end() && piece * 16 < row_bytes;
-        if (!is_there) step = first();
-        const int left = is_there ? unit_.seen_by_one - before(page(step)) - row : 0;
-        const std::byte* from = pages()[step] + (values ? args_.shape.block_bytes : 0) + row * row_bytes + piece * 16;
-        to += T::place(row, piece);
+        const bool is_there = step >= 0 && step < pages_ && piece * 16 < row_bytes;
+        const Tile tile = page(is_there ? step : 0);
+        const int end = is_there ? unit_.seen_by_one - before(tile) - first : 0;
+        const std::byte* from =
+            pages()[page_of(tile)] + (values ? args_.shape.block_bytes : 0) + first * row_bytes + piece * 16;
+        to += T::place(first, piece);
 #pragma unroll
         for (int slot = 0; slot < tile_tokens; slot += slots) {
-            copy_async_16(to + slot * T::stride, from, slot < left);
+            copy_async_16(to + slot * T::stride, from, slot < end);
             from += slots * row_bytes;
         }
     }
@@ -161,11 +145,11 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         __syncthreads();
     }
 
-    /// The products with the first stage, with a stage between, and with the last one.
+    /// The products with stage 0, with a stage between, and with the last one.
     __device__ void multiply_first() {
         settle(q_);
         begin_products();
-        add_row_products(scores_, q_, keys(first()));
+        add_row_products(scores_, q_, keys(0));
         commit_products();
         finish_products(scores_);
     }
@@ -182,15 +166,14 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         settle(output_);
         settle(p_);
         starts_chunk_ = false;
-        if (step % tensor_chunk_pages == 0) end_chunk(step - 1);
-        if (step % tensor_span_pages == 0) end_span(step - 1);
+        if (page(step).page % tensor_chunk_pages == 0) end_chunk();
         finish_products(scores_);
     }
     __device__ void multiply_last() {
         settle(output_);
         settle(p_);
         begin_products();
-        add_column_products(output_, p_, values(end()), !starts_chunk_);
+        add_column_products(output_, p_, values(pages_), !starts_chunk_);
         commit_products();
         finish_products(output_);
         settle(p_);
@@ -208,97 +191,23 @@ class WarpgroupUnit : TensorRows<WarpgroupTile<DIM>> {
         }
         convert_p();
     }
-    /// Merges the chunk that a step has finished into those of its span before it.
-    __device__ void end_chunk(int step) {
-        any_merged_ = step / tensor_chunk_pages * tensor_chunk_pages > begin_of_span(step);
+    /// Merges the finished chunk into those before it.
+    __device__ void end_chunk() {
         merge_chunk();
+        any_merged_ = true;
         begin_sums();
         starts_chunk_ = true;
     }
-    __device__ void end_span(int step) {
-        store_span(step);
-        clear_span();
-    }
-    __device__ void clear_span() {
-        for (int n = 0; n < T::output_tiles; ++n) span_.put(n, {});
-    }
-    /// Stores the span that a step has finished. Rows of a unit begin in the same span and may end in different ones.
-    __device__ void store_span(int step) {
-        const int span = step / tensor_span_pages, begin = begin_of_span(step) * tile_tokens;
-        if (span > 0 && queries()[0].next_entry == 0) merge_span(begin);
-        store(span, begin);
-    }
-    /// Merges the finished span into those before it, which are in its entry: as attention_merge.cuh merges entries of
-    /// whole spans. Each thread loads what it has stored.
-    __device__ void merge_span(int begin) {
-        float2 before[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            if (query(r).seen > begin) before[r] = load_merged(r);
-        }
-        __syncwarp();  // before one lane of a row stores its maximum and sum, which all four have loaded
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            if (query(r).seen > begin) merge_span_of(r, before[r]);
-        }
-    }
-    /// Loads the merged outputs to output_, which is not in use between chunks; returns maximum and sum.
-    __device__ float2 load_merged(int r) {
-        const std::int64_t at = query(r).entry;
-        const int first_dim = reread_thread() % 4 * 2;
-        const float* from = args_.outputs + at * args_.shape.head_dim;
-#pragma unroll
-        for (int n = 0; n < T::output_tiles; ++n) {
-            const int d = first_dim + n * 8;
-            if (d >= args_.shape.head_dim) continue;
-            const float2 merged = *reinterpret_cast<const float2*>(from + d);
-            output_[n][2 * r] = merged.x;
-            output_[n][2 * r + 1] = merged.y;
-        }
-        return args_.softmax[at];
-    }
-    __device__ void merge_span_of(int r, float2 before) {
-        const float maximum = fmaxf(before.x, merged_maximum_[r]);
-        // That of scores which are all -infinity is NaN, as in the merge kernel.
-        const float left = before.x == minus_infinity() ? quiet_nan() : exp2_of(__fsub_rn(before.x, maximum));
-        const float right = exp2_of(__fsub_rn(merged_maximum_[r], maximum));
-        merged_maximum_[r] = maximum;
-        merged_sum_[r] = __fmaf_rn(merged_sum_[r], right, __fmul_rn(before.y, left));
-#pragma unroll
-        for (int n = 0; n < T::output_tiles; ++n) {
-            for (int i = 2 * r; i < 2 * r + 2; ++i)
-                span_.kept[n][i] = __fmaf_rn(span_.kept[n][i], right, __fmul_rn(output_[n][i], left));
-        }
-    }
-    /// The first step of a step's span.
-    [[nodiscard]] __device__ int begin_of_span(int step) const {
-        const int begin = step / tensor_span_pages * tensor_span_pages;
-        return begin > first() ? begin : first();
-    }
 
+    int pages_;                 ///< of the unit
     bool starts_chunk_ = true;  ///< output_ is undefined: the next products begin it
 };
-
-/// The unit, with all that counts from its beginning counted from that of its first span.
-__device__ __forceinline__ PlanUnit from_begin_of_span(PlanUnit unit) {
-    const int chunks = unit.chunk_begin % tensor_span_chunks;
-    unit.chunk_begin -= chunks;
-    unit.pages -= chunks * tensor_chunk_pages;
-    unit.seen_by_one += chunks * tensor_chunk_tokens;
-    unit.seen_by_all += chunks * tensor_chunk_tokens;
-    unit.hidden_from_one += chunks * tensor_chunk_tokens;
-    return unit;
-}
 
 /// Grid [units, kv_heads].
 template <int DIM>
 __global__ void __launch_bounds__(WarpgroupTile<DIM>::threads, 1) warpgroup_kernel(AttentionArgs args) {
-    // In shared memory: a page needs it once or twice, and registers are scarce.
-    static_assert(sizeof(PlanUnit) <= 128);
-    auto* const unit = reinterpret_cast<PlanUnit*>(shared_memory<std::byte>() + WarpgroupTile<DIM>::unit_at);
-    if (threadIdx.x == 0) *unit = from_begin_of_span(args.units[blockIdx.x]);
-    __syncthreads();
-    WarpgroupUnit<DIM>(args, *unit, static_cast<int>(blockIdx.y)).run();
+    const PlanUnit unit = args.units[blockIdx.x];
+    WarpgroupUnit<DIM>(args, unit, static_cast<int>(blockIdx.y)).run();
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -55,7 +55,6 @@ struct RandomPass {
 std::pair<int, int> chunks_of(const Plan& plan, const PlanRow& row, int entry) {
     if (entry >= row.num_common)
         return {row.first_own + entry - row.num_common, row.first_own + entry + 1 - row.num_common};
-    if (row.merges_spans != 0) return {0, row.first_own};
     return {entry * plan.unit_chunks, std::min((entry + 1) * plan.unit_chunks, row.first_own)};
 }
 
@@ -98,16 +97,12 @@ class Checker {
             const PlanRow& row = plan_.rows[static_cast<std::size_t>(r)];
             ASSERT_EQ(row.pages, plan_.rows[static_cast<std::size_t>(unit.first_row)].pages);
             check_pages(unit, row);
-            ASSERT_EQ(unit.has_own == 0 && row.merges_spans != 0, unit.merges_spans != 0);
-            int next = unit.chunk_begin;
-            for (int entry = unit.entry; next < unit.chunk_end; ++entry) {  // a tile reaches as far as its last row
-                if (row.position < next * shape_.chunk_pages * std::int64_t{64}) break;
-                const auto [begin, end] = chunks_of(plan_, row, entry);
-                ASSERT_EQ(begin, next);
-                ASSERT_LE(end, unit.chunk_end);
-                ASSERT_TRUE(written_.emplace(std::pair(row.first_entry + entry, query % shape_.group_heads), r).second);
-                next = end;
-            }
+            if (row.position < unit.chunk_begin * shape_.chunk_pages * std::int64_t{64}) continue;
+            const auto [begin, end] = chunks_of(plan_, row, unit.entry);
+            ASSERT_EQ(begin, unit.chunk_begin);
+            ASSERT_LE(end, unit.chunk_end);  // a tile reaches as far as its last row
+            ASSERT_TRUE(
+                written_.emplace(std::pair(row.first_entry + unit.entry, query % shape_.group_heads), r).second);
         }
     }
     /// Common pages are pages of every row of the unit; all others are gathered.
@@ -129,9 +124,9 @@ class Checker {
     std::map<std::pair<std::int64_t, int>, int> written_;  // (entry, head) -> row
 };
 
-void check_plan(const GroupRows& pass, const PlanShape& shape) {
-    const Plan plan = make_plan(pass, shape);
-    ASSERT_EQ(plan.rows.size(), pass.rows.size());
+void check_plan(const RandomPass& random, const PlanShape& shape) {
+    const Plan plan = make_plan(random.pass(), shape);
+    ASSERT_EQ(plan.rows.size(), random.rows.size());
     Checker checker(plan, shape);
     int next = 0;
     for (const PlanRound& round : plan.rounds) {
@@ -160,40 +155,12 @@ TEST(AttentionPlan, CoversAllChunksOfAllRowsOnce) {
                         .chunk_pages = 2,
                         .span_chunks = 8,
                         .enough_units = static_cast<int>(random.below(60))};
-        check_plan(random.pass(), shape);
+        check_plan(random, shape);
         shape.max_bytes = 100'000;
-        check_plan(random.pass(), shape);
+        check_plan(random, shape);
         shape.widest_queries = 128;
-        check_plan(random.pass(), shape);
-        shape.widest_spans = 8;
-        check_plan(random.pass(), shape);
-        shape.max_bytes = std::int64_t{1} << 30;
-        check_plan(random.pass(), shape);
-        check_plan(random.pass(), {.group_heads = shape.group_heads, .num_kv_heads = 1, .head_dim = 32});
-    }
-}
-
-/// The end of a round may leave so few rows of a tile that others like them would use a narrow one.
-TEST(AttentionPlan, RowsWhoseSpansAreMergedAreCutAnywhere) {
-    const std::vector<std::byte*> pages(40, nullptr);  // three spans
-    const AttentionSequence sequence{pages, {}};
-    std::vector<AttentionRow> rows;
-    for (std::int64_t p = 40 * 64 - 50; p < 40 * 64; ++p) rows.push_back({0, p, p + 1, nullptr});
-    const GroupRows pass{.sequences = {&sequence, 1}, .rows = rows, .slots = {}};
-    PlanShape shape{.group_heads = 4,
-                    .narrow_queries = 16,
-                    .wide_queries = 64,
-                    .widest_queries = 128,
-                    .chunk_pages = 2,
-                    .widest_spans = 4,
-                    .span_chunks = 8};
-    for (std::int64_t rows_per_round = 1; rows_per_round <= 50; ++rows_per_round) {
-        SCOPED_TRACE(::testing::Message() << rows_per_round << " rows per round");
-        shape.max_bytes = rows_per_round * shape.entry_bytes();
-        check_plan(pass, shape);
-        const Plan plan = make_plan(pass, shape);
-        EXPECT_EQ(plan.wide_spans, 4);
-        EXPECT_EQ(plan.rounds.size(), static_cast<std::size_t>((50 + rows_per_round - 1) / rows_per_round));
+        check_plan(random, shape);
+        check_plan(random, {.group_heads = shape.group_heads, .num_kv_heads = 1, .head_dim = 32});
     }
 }
 
@@ -246,51 +213,6 @@ TEST(AttentionPlan, TilesAreAsWideAsThereAreEnoughUnits) {
                                                                                  .enough_units = e.enough_units});
         EXPECT_EQ(plan.wide_queries, e.wide_queries);
         EXPECT_EQ(plan.unit_chunks, e.unit_chunks);
-        EXPECT_EQ(plan.wide_spans, 1);
-    }
-}
-
-/// Units of the widest tiles cover as many spans as leave all multiprocessors busy, and the longest ones come first.
-TEST(AttentionPlan, WidestTilesCoverSeveralSpans) {
-    const std::vector<std::byte*> pages(160, nullptr);
-    const AttentionSequence sequence{pages, {}};
-    struct Expected {
-        int multiprocessors, most_spans, spans;
-        bool merges;
-    };
-    for (const Expected& e : {Expected{4, 64, 16, true},
-                              {4, 8, 4, false},
-                              {8, 64, 4, false},
-                              {16, 64, 1, false},
-                              {40, 64, 2, false},
-                              {80, 64, 1, false},
-                              {4, 1, 1, false}}) {
-        SCOPED_TRACE(::testing::Message() << e.multiprocessors << " multiprocessors, at most " << e.most_spans);
-        std::vector<AttentionRow> rows;  // eight tiles, which see 1 to 10 spans
-        for (std::int64_t p = 0; p < 256; ++p) rows.push_back({0, p * 40 + 39, p * 40 + 40, nullptr});
-        const GroupRows pass{.sequences = {&sequence, 1}, .rows = rows, .slots = {}};
-        const PlanShape shape{.group_heads = 4,
-                              .narrow_queries = 16,
-                              .wide_queries = 64,
-                              .widest_queries = 128,
-                              .chunk_pages = 2,
-                              .widest_spans = e.most_spans,
-                              .span_chunks = 8,
-                              .enough_units = e.multiprocessors};
-        const Plan plan = make_plan(pass, shape);
-        EXPECT_EQ(plan.wide_spans, e.spans);
-        std::vector<int> lengths;
-        for (const PlanUnit& unit : plan.units) {
-            EXPECT_LE(unit.chunk_end - unit.chunk_begin, e.spans * 8);
-            EXPECT_EQ(unit.merges_spans, e.merges ? 1 : 0);
-            lengths.push_back(unit.chunk_end - unit.chunk_begin);
-        }
-        EXPECT_TRUE(e.spans == 1 || std::is_sorted(lengths.rbegin(), lengths.rend()));
-        Checker checker(plan, shape);
-        ASSERT_EQ(plan.rounds.size(), 1U);
-        EXPECT_EQ(plan.rounds[0].max_entries, e.merges ? 1 : 10);
-        checker.check_units(plan.rounds[0].first_wide, plan.rounds[0].num_wide, 128);
-        checker.check_rows(plan.rounds[0]);
     }
 }
 

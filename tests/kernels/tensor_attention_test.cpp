@@ -150,26 +150,6 @@ TEST_P(TensorAttention, WarpgroupsGiveTheSameBitsInPrompts) {
     expect_same_bits_of_warpgroups(GetParam(), cases);
 }
 
-/// Blocks that compute several spans of a row, or all and merge them: rows of a tile end in different ones, and their
-/// windows begin in the middle of a span or at the beginning of one, or leave them less than one. Two KV heads (a GPU:
-/// 1600 rows) have enough units of all spans that their rows see, one (530 rows) of two spans. Trees see more than
-/// these.
-TEST_P(TensorAttention, WarpgroupsGiveTheSameBitsInUnitsOfSeveralSpans) {
-    const bool small = is_emulated(GetParam());
-    std::vector<Case> cases;
-    for (const auto& [head_dim, window] : {std::pair(128, 0), {64, 1000}, {64, 1500}, {128, 2300}, {64, 64}}) {
-        cases.push_back(small ? Case{DType::bf16, head_dim, 2, 4, 3090, window == 0 ? 35 : 32, false, window}
-                              : Case{DType::bf16, head_dim, 8, 4, 5200, 1600, false, window});
-    }
-    for (const auto& [head_dim, window] : {std::pair(64, 0), {128, 1500}}) {
-        cases.push_back(small ? Case{DType::bf16, head_dim, 1, 4, 3090, 35, false, window}
-                              : Case{DType::bf16, head_dim, 8, 4, 5200, 530, false, window});
-    }
-    cases.push_back(small ? Case{DType::bf16, 64, 2, 4, 3200, 32, true}
-                          : Case{DType::bf16, 128, 16, 4, 4300, 300, true});
-    expect_same_bits_of_warpgroups(GetParam(), cases);
-}
-
 /// Needs more shared memory than a block has on the smallest GPU.
 TEST_P(TensorAttention, HeadsThatAreTooWideAreRefused) {
     const auto device = GetParam().make(1);
