@@ -73,7 +73,8 @@ void DecoderLayers::begin_group(std::size_t group, std::span<const ForwardRow> r
     for (std::int64_t r = 0; r < num_rows_; ++r) {
         const ForwardRow& row = rows[r];
         const std::int64_t in_pages = group == 0 ? row.in_pages : row.position + 1 - std::ssize(row.path);
-        fill_angles(group, rows, r);
+        ropes_[group].fill(row.position, std::max(row.text_length, row.position + 1), state.cos.data() + r * half,
+                           state.sin.data() + r * half);
         state.slots.push_back(slot_of(row.place, state.sequences.at(row.sequence)));
         state.rows.push_back({.sequence = row.sequence,
                               .position = in_pages + std::ssize(row.path) - 1,
@@ -81,20 +82,6 @@ void DecoderLayers::begin_group(std::size_t group, std::span<const ForwardRow> r
                               .path = row.path.data()});
     }
     group_rows_.push_back({state.sequences, state.rows, state.slots, state.cos.data(), state.sin.data()});
-}
-
-// Nodes of a tree that are beside each other in the pass have the same position, mostly: their angles are copied.
-void DecoderLayers::fill_angles(std::size_t group, std::span<const ForwardRow> rows, std::int64_t r) {
-    GroupState& state = groups_[group];
-    const std::int64_t half = config_.head_dim / 2;
-    const auto text_length = [&](std::int64_t i) { return std::max(rows[i].text_length, rows[i].position + 1); };
-    float *const cos = state.cos.data() + r * half, *const sin = state.sin.data() + r * half;
-    if (r > 0 && rows[r].position == rows[r - 1].position && text_length(r) == text_length(r - 1)) {
-        std::copy_n(cos - half, half, cos);
-        std::copy_n(sin - half, half, sin);
-        return;
-    }
-    ropes_[group].fill(rows[r].position, text_length(r), cos, sin);
 }
 
 void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {

@@ -67,7 +67,6 @@ class DecoderLayers {
         return layouts_[places_[layer].group];
     }
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
-    void fill_angles(std::size_t group, std::span<const ForwardRow> rows, std::int64_t r);
     std::byte* queries();
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);

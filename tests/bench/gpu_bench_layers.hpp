@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/scalar_math.hpp"
 #include "tests/bench/gpu_bench.hpp"
 
 namespace longhaul::kernels {
@@ -83,7 +82,6 @@ class LayerBench {
             run_layers(rows);
         });
         bench_.line(what + "start and " + all, sum);
-        bench_.line(what + "angles, by the host", {bench_.seconds_of(1, [&] { compute_angles(rows); }), 0.0, 0.0});
     }
 
     /// The last operations of a pass: the norm and the matrix of all tokens.
@@ -241,18 +239,6 @@ class LayerBench {
         for (std::int64_t index = 0; index < l_.count; ++index)
             for (const Part& part : layer) part.run(index);
     }
-    /// As the engine does before each pass, while the GPU is idle.
-    void compute_angles(const LayerRows& rows) const {
-        const std::int64_t half = l_.head_dim / 2;
-        std::vector<float> cos(static_cast<std::size_t>(rows.count * half)), sin(cos.size());
-        for (std::size_t i = 0; i < cos.size(); ++i) {
-            const auto row = static_cast<std::int64_t>(i) / half;
-            const scalar::SinCos value = scalar::det_sincos(static_cast<double>(rows.context + row) / 7.0);
-            cos[i] = static_cast<float>(value.cos);
-            sin[i] = static_cast<float>(value.sin);
-        }
-    }
-
     Bench& bench_;
     Device& device_;
     Layers l_;
