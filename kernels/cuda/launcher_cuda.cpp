@@ -172,7 +172,9 @@ class CudaLauncher final : public Launcher {
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(max_shared_bytes(call))));
         prepared_.insert(kernel);
-        if (code_version(kernel) >= 90) can_wait_.insert(kernel);
+        cudaFuncAttributes attributes{};
+        check(cudaFuncGetAttributes(&attributes, kernel));
+        if (attributes.ptxVersion >= 90) can_wait_.insert(kernel);
     }
     SideStream& side() {
         if (side_ == nullptr) side_ = std::make_unique<SideStream>();

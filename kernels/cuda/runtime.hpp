@@ -110,8 +110,6 @@ GpuProperties properties_of(int gpu);
 /// How many clusters of such blocks the calling thread's GPU runs at the same time; 0 if it has no room for one, or if
 /// its code for the kernel is a stub for smaller blocks, because clusters need code for sm_90a.
 int resident_clusters(const void* kernel, unsigned block_threads, std::size_t shared_bytes, const Extent& cluster);
-/// The compute capability for which the code was compiled that the GPU runs for a kernel: 80, 90, …
-int code_version(const void* kernel);
 /// Selects the GPU of the calling thread; every thread that calls a device must do this once.
 void use_gpu(int gpu);
 /// Free memory of the calling thread's GPU.

@@ -97,11 +97,6 @@ GpuProperties properties_of(int gpu) {
             .shared_bytes = found.sharedMemPerBlockOptin};
 }
 
-int code_version(const void* kernel) {
-    cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, kernel));
-    return attributes.ptxVersion;
-}
 int resident_clusters(const void* kernel, unsigned block_threads, std::size_t shared_bytes, const Extent& cluster) {
     cudaFuncAttributes attributes{};
     check(cudaFuncGetAttributes(&attributes, kernel));

@@ -172,9 +172,6 @@ int resident_clusters(const void* /*kernel*/, unsigned /*block_threads*/, std::s
                       const Extent& cluster) {
     return std::max(1, properties_of(0).multiprocessors / static_cast<int>(cluster.x * cluster.y));
 }
-int code_version(const void* /*kernel*/) {
-    return 90;
-}
 void use_gpu(int /*gpu*/) {}
 std::size_t free_memory_bytes() {
     return std::size_t{4} << 30;
