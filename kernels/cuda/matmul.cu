@@ -7,10 +7,10 @@
 #include "kernels/cuda/matmul_cluster.cuh"
 #include "kernels/cuda/matmul_exact.cuh"
 #include "kernels/cuda/matmul_quantized.cuh"
+#include "kernels/cuda/matmul_slices.cuh"
 #include "kernels/cuda/matmul_split.hpp"
 #include "kernels/cuda/matmul_stream.cuh"
 #include "kernels/cuda/matmul_tile.cuh"
-#include "kernels/cuda/matmul_tree.cuh"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -127,11 +127,11 @@ class Product {
     bool slices() {
         if (gpu_.major != 9) return false;
         static const int resident =
-            resident_clusters(reinterpret_cast<const void*>(tree_matmul<Shape, num_slices, false>), Shape::threads,
+            resident_clusters(reinterpret_cast<const void*>(slice_matmul<Shape, num_slices, false>), Shape::threads,
                               SliceSums<Shape>::shared_bytes, {num_slices, 1, 1});
         if (resident == 0) return false;
         const auto kernel =
-            job_.gated_width == 0 ? tree_matmul<Shape, num_slices, false> : tree_matmul<Shape, num_slices, true>;
+            job_.gated_width == 0 ? slice_matmul<Shape, num_slices, false> : slice_matmul<Shape, num_slices, true>;
         Place place = in_clusters(stream_, num_slices, 1);
         place.early = true;
         launch(place, kernel, dim3(num_slices, pieces(job_.layout.num_tiles, Shape::tiles)), dim3(Shape::threads),
@@ -174,36 +174,37 @@ class Product {
     }
     template <class Shape>
     [[nodiscard]] static ClusterTiles tiles_of(const MatmulJob& job) {
-        return {.across = static_cast<int>(pieces(job.num_rows, std::int64_t{Shape::rows} * Shape::across)),
-                .up = static_cast<int>(pieces(job.layout.num_tiles, std::int64_t{Shape::tiles} * Shape::up))};
+        return {.along_rows = static_cast<int>(pieces(job.num_rows, std::int64_t{Shape::rows} * Shape::row_blocks)),
+                .along_outputs =
+                    static_cast<int>(pieces(job.layout.num_tiles, std::int64_t{Shape::tiles} * Shape::output_blocks))};
     }
     template <class Shape>
     [[nodiscard]] std::int64_t rounds() const {
         const ClusterTiles tiles = tiles_of<Shape>(job_);
-        return pieces(std::int64_t{tiles.across} * tiles.up, resident<Shape>());
+        return pieces(std::int64_t{tiles.along_rows} * tiles.along_outputs, resident<Shape>());
     }
 
     /// No more rows per launch than stay in the L2 cache beside the weights of concurrent blocks.
     template <class Shape>
     void in_clusters_of() {
-        constexpr std::int64_t cluster_rows = Shape::rows * Shape::across, cached_clusters = 2048 / cluster_rows;
+        constexpr std::int64_t cluster_rows = Shape::rows * Shape::row_blocks, cached_clusters = 2048 / cluster_rows;
         const std::int64_t of_group = row_group_bytes<Shape>(job_.layout);
         const std::int64_t max_rows =
-            std::clamp(memory_.max_panel_bytes / (Shape::across * of_group), std::int64_t{1}, cached_clusters) *
+            std::clamp(memory_.max_panel_bytes / (Shape::row_blocks * of_group), std::int64_t{1}, cached_clusters) *
             cluster_rows;
         const auto kernel = job_.gated_width == 0 ? cluster_matmul<Shape, false> : cluster_matmul<Shape, true>;
         const MatmulJob all = job_;
         for (std::int64_t first = 0; first < all.num_rows; first += max_rows) {
             job_ = rows_of(all, first, std::min(max_rows, all.num_rows - first));
             const ClusterTiles tiles = tiles_of<Shape>(job_);
-            const std::int64_t bytes = tiles.across * Shape::across * of_group;
+            const std::int64_t bytes = tiles.along_rows * Shape::row_blocks * of_group;
             auto* const panels = memory_.panels.get<std::byte>(stream_, bytes);
             launch(stream_, arrange_panels<Shape>, dim3(static_cast<unsigned>(bytes / Shape::panel_bytes)),
                    dim3(max_row_threads), 0, job_, panels);
-            const dim3 grid(Shape::across, Shape::up,
-                            static_cast<unsigned>(std::min(tiles.across * tiles.up, resident<Shape>())));
-            launch(in_clusters(stream_, Shape::across, Shape::up), kernel, grid, dim3(Shape::block_threads),
-                   Shape::shared_bytes, job_, panels, tiles);
+            const dim3 grid(Shape::row_blocks, Shape::output_blocks,
+                            static_cast<unsigned>(std::min(tiles.along_rows * tiles.along_outputs, resident<Shape>())));
+            launch(in_clusters(stream_, Shape::row_blocks, Shape::output_blocks), kernel, grid,
+                   dim3(Shape::block_threads), Shape::shared_bytes, job_, panels, tiles);
         }
     }
 

@@ -2,11 +2,11 @@
 // matmul_tile.cuh: the same chains of products (wgmma) and the same tree of slices.
 //
 // What reaches a multiprocessor from L2 limits tiles of 128 x 128 to less than half the peak. Here the blocks of a
-// cluster, at `across` groups of rows times `up` groups of outputs, fetch each weight and each input once: a block
-// fetches its share of what a column (row) of blocks needs, and the copy arrives in all of them. Three threads of a
-// block start the copies, whole panels and tiles at a time (one cannot start them fast enough); two warpgroups compute
-// and wait for nobody but the copies. As many clusters as fit on the GPU compute tile after tile, so that the next tile
-// is fetched while the last one is stored.
+// cluster, at row_blocks groups of rows times output_blocks groups of outputs, fetch each weight and each input once: a
+// block fetches its share of what a column (row) of blocks needs, and the copy arrives in all of them. Three threads of
+// a block start the copies, whole panels and tiles at a time (one cannot start them fast enough); two warpgroups
+// compute and wait for nobody but the copies. As many clusters as fit on the GPU compute tile after tile, so that the
+// next tile is fetched while the last one is stored.
 #pragma once
 
 #include "kernels/cuda/matmul_tile.cuh"
@@ -14,16 +14,16 @@
 namespace longhaul::kernels::cuda {
 
 /// A block of two warpgroups that compute, each 64 outputs for n_tiles times 8 rows, and one that fetches.
-template <int n_tiles, int row_blocks, int output_blocks>
+template <int n_tiles, int blocks_of_rows, int blocks_of_outputs>
 struct ClusterShape {
     static constexpr int threads = 256;  ///< that compute; they come first
     static constexpr int block_threads = threads + 128;
-    static constexpr int across = row_blocks, up = output_blocks;
+    static constexpr int row_blocks = blocks_of_rows, output_blocks = blocks_of_outputs;  ///< of a cluster
     static constexpr Extent cluster{row_blocks, output_blocks, 1};
-    static constexpr int sharers = across + up - 1;  ///< blocks that write into a block's queue
+    static constexpr int sharers = row_blocks + output_blocks - 1;  ///< blocks that write into a block's queue
     static constexpr int NT = n_tiles;
     static constexpr int tiles = 8;
-    static constexpr int weight_warps = 2;  ///< that fetch weights
+    static constexpr int weight_producers = 2;  ///< that fetch weights
     static constexpr int outputs = tiles * tile_outputs;
     static constexpr int rows = NT * 8;
     static constexpr int stage_steps = 2;  ///< a panel of inputs
@@ -31,14 +31,14 @@ struct ClusterShape {
     static constexpr int tile_bytes = stage_steps * 1024;
     static constexpr int stage_bytes = panel_bytes + tiles * tile_bytes;
     static constexpr int sums_bytes = 4 * outputs * rows;
-    static constexpr int most_stages = (static_cast<int>(cluster_shared_bytes) - sums_bytes - 256) / stage_bytes;
-    static constexpr int stages = most_stages < 6 ? most_stages : 6;
+    static constexpr int max_stages = (static_cast<int>(cluster_shared_bytes) - sums_bytes - 256) / stage_bytes;
+    static constexpr int stages = max_stages < 6 ? max_stages : 6;
     static constexpr int queue_bytes = stages * stage_bytes;
     static constexpr int barriers_at = queue_bytes + sums_bytes;
     static constexpr std::size_t shared_bytes = barriers_at + 2 * stages * sizeof(Mbarrier);
     using Sums = float[NT][4];
-    static_assert(stages >= 3 && tiles % (weight_warps * across) == 0);
-    static_assert(rows / up % 8 == 0, "shares of a panel are whole groups of eight rows");
+    static_assert(stages >= 3 && tiles % (weight_producers * row_blocks) == 0);
+    static_assert(rows / output_blocks % 8 == 0, "shares of a panel are whole groups of eight rows");
 };
 
 /// Bytes of the inputs of a block: panels of 64 inputs, [slices][stages][rows * 128].
@@ -103,27 +103,27 @@ struct ClusterQueue {
 /// This block in its cluster, and those with which it shares.
 template <class Shape>
 struct ClusterPlace {
-    unsigned x = block_of_cluster() % Shape::across, y = block_of_cluster() / Shape::across;
+    unsigned x = block_of_cluster() % Shape::row_blocks, y = block_of_cluster() / Shape::row_blocks;
 
     /// The blocks with the same outputs, and those with the same rows.
     [[nodiscard]] __device__ unsigned with_outputs() const {
-        return ((1U << Shape::across) - 1U) << (y * Shape::across);
+        return ((1U << Shape::row_blocks) - 1U) << (y * Shape::row_blocks);
     }
     [[nodiscard]] __device__ unsigned with_rows() const {
         unsigned mask = 0;
-        for (unsigned i = 0; i < Shape::up; ++i) mask |= 1U << (i * Shape::across + x);
+        for (unsigned i = 0; i < Shape::output_blocks; ++i) mask |= 1U << (i * Shape::row_blocks + x);
         return mask;
     }
     /// Block i of the Shape::sharers that write into this one's queue, and it into theirs.
     [[nodiscard]] __device__ unsigned sharer(unsigned i) const {
-        if (i < Shape::across) return y * Shape::across + i;
-        return (y + i - Shape::across + 1) % Shape::up * Shape::across + x;
+        if (i < Shape::row_blocks) return y * Shape::row_blocks + i;
+        return (y + i - Shape::row_blocks + 1) % Shape::output_blocks * Shape::row_blocks + x;
     }
 };
 
 /// Sizes of a matrix in tiles of a cluster: along the rows, and along the outputs.
 struct ClusterTiles {
-    int across = 0, up = 0;
+    int along_rows = 0, along_outputs = 0;
 };
 
 /// One of the tiles that a cluster computes one after another; there are about as many clusters as fit on the GPU.
@@ -135,25 +135,25 @@ class BlockOfTile {
         : tiles_(tiles), last_(static_cast<int>(layout.num_tiles) - Shape::tiles) {
         pass(static_cast<int>(blockIdx.z));
     }
-    [[nodiscard]] __device__ bool is_inside() const { return up_ < tiles_.up; }
+    [[nodiscard]] __device__ bool is_inside() const { return output_ < tiles_.along_outputs; }
     __device__ void advance() { pass(static_cast<int>(gridDim.z)); }
     /// The block's group of rows.
-    [[nodiscard]] __device__ int rows() const { return across_ * Shape::across + static_cast<int>(blockIdx.x); }
+    [[nodiscard]] __device__ int rows() const { return row_ * Shape::row_blocks + static_cast<int>(blockIdx.x); }
     /// The first of its tiles of outputs. The last blocks begin earlier, so that they have all their tiles: where
     /// blocks overlap, they store the same.
     [[nodiscard]] __device__ int first_tile() const {
-        const int first = (up_ * Shape::up + static_cast<int>(blockIdx.y)) * Shape::tiles;
+        const int first = (output_ * Shape::output_blocks + static_cast<int>(blockIdx.y)) * Shape::tiles;
         return first < last_ ? first : last_;
     }
 
   private:
     __device__ void pass(int tiles) {
-        for (across_ += tiles; across_ >= tiles_.across; across_ -= tiles_.across) ++up_;
+        for (row_ += tiles; row_ >= tiles_.along_rows; row_ -= tiles_.along_rows) ++output_;
     }
 
     const ClusterTiles& tiles_;
     int last_;
-    int across_ = 0, up_ = 0;
+    int row_ = 0, output_ = 0;
 };
 
 /// Calls fetch(bytes) for each stage of a block, in order; `bytes`: of a tile's weights.
@@ -169,9 +169,9 @@ __device__ __forceinline__ void for_each_stage(const WeightLayout& layout, Fetch
 
 /// Fetches this block's share of the panels. One thread, whose arrival lets the phase of a stage end.
 template <class Shape>
-class PanelFetcher {
+class PanelProducer {
   public:
-    __device__ PanelFetcher(const MatmulJob& job, const std::byte* panels) : job_(job), panels_(panels) {}
+    __device__ PanelProducer(const MatmulJob& job, const std::byte* panels) : job_(job), panels_(panels) {}
 
     /// For a block with this group of rows.
     __device__ __forceinline__ void fetch(int rows, int /*first_tile*/) {
@@ -197,7 +197,7 @@ class PanelFetcher {
     }
 
   private:
-    static constexpr int share = Shape::panel_bytes / Shape::up;
+    static constexpr int share = Shape::panel_bytes / Shape::output_blocks;
     [[nodiscard]] static __device__ int first_byte() {
         return static_cast<int>(ClusterPlace<Shape>().y) * share;
     }
@@ -207,12 +207,12 @@ class PanelFetcher {
     ClusterQueue<Shape> queue_;
 };
 
-/// Fetches a part of this block's share of the weights: the tiles of one of Shape::weight_warps threads.
+/// Fetches a part of this block's share of the weights: the tiles of one of Shape::weight_producers threads.
 template <class Shape>
-class WeightFetcher {
+class WeightProducer {
   public:
-    __device__ WeightFetcher(const MatmulJob& job, int part)
-        : job_(job), first_((static_cast<int>(ClusterPlace<Shape>().x) * Shape::weight_warps + part) * tiles) {}
+    __device__ WeightProducer(const MatmulJob& job, int part)
+        : job_(job), first_((static_cast<int>(ClusterPlace<Shape>().x) * Shape::weight_producers + part) * tiles) {}
 
     /// For a block that starts with this tile.
     __device__ __forceinline__ void fetch(int /*rows*/, int first_tile) {
@@ -238,26 +238,26 @@ class WeightFetcher {
     __device__ void end() {}
 
   private:
-    static constexpr int tiles = Shape::tiles / Shape::across / Shape::weight_warps;
+    static constexpr int tiles = Shape::tiles / Shape::row_blocks / Shape::weight_producers;
 
     const MatmulJob& job_;
     ClusterQueue<Shape> queue_;
     int first_;  ///< of the block's tiles
 };
 
-/// `fetcher` for all tiles of the cluster.
-template <class Shape, class Fetcher>
-__device__ __forceinline__ void fetch_tiles(Fetcher fetcher, const ClusterTiles& tiles, const WeightLayout& layout) {
+/// `producer` for all tiles of the cluster.
+template <class Shape, class Producer>
+__device__ __forceinline__ void fetch_tiles(Producer producer, const ClusterTiles& tiles, const WeightLayout& layout) {
 #pragma unroll 1
     for (BlockOfTile<Shape> block(tiles, layout); block.is_inside(); block.advance())
-        fetcher.fetch(block.rows(), block.first_tile());
-    fetcher.end();
+        producer.fetch(block.rows(), block.first_tile());
+    producer.end();
 }
 
 /// One warp's side of the queue: adds the products of whole slices, a step of 32 inputs at a time. The products of a
 /// step are computed while the next one's weights are loaded.
 template <class Shape>
-class StageReader {
+class StageConsumer {
   public:
     __device__ void add_slice(typename Shape::Sums& sum, int steps) {
 #pragma unroll
@@ -315,7 +315,7 @@ __device__ __forceinline__ void add(typename Shape::Sums& to, const typename Sha
 /// The total of all 1, 2, 4 or 8 slices. Registers hold the sums of up to two slices that wait for their partner,
 /// `first_four` the sum of the first four, with stride Shape::threads.
 template <class Shape>
-__device__ __forceinline__ void add_slices(StageReader<Shape>& reader, const WeightLayout& layout,
+__device__ __forceinline__ void add_slices(StageConsumer<Shape>& reader, const WeightLayout& layout,
                                            typename Shape::Sums& total, float* first_four) {
     const int slices = layout.num_slices, steps = static_cast<int>(layout.steps);
     const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
@@ -341,23 +341,24 @@ __device__ __forceinline__ void add_slices(StageReader<Shape>& reader, const Wei
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Grid: the blocks of a cluster; clusters. `panels`: the inputs, as arrange_panels() leaves them.
 template <class Shape, bool is_gated>
-__global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_bounds__(Shape::block_threads, 1)
-    cluster_matmul(MatmulJob job, const std::byte* panels, ClusterTiles tiles) {
+__global__ void LONGHAUL_CLUSTER_DIMS(Shape::row_blocks, Shape::output_blocks, 1)
+    __launch_bounds__(Shape::block_threads, 1)
+        cluster_matmul(MatmulJob job, const std::byte* panels, ClusterTiles tiles) {
     ClusterQueue<Shape>::init();
     if (threadIdx.x >= Shape::threads) {
         give_registers<24>();
         const int warp = static_cast<int>(threadIdx.x - Shape::threads) / 32;
         if (threadIdx.x % 32 == 0) {
             if (warp == 0) {
-                fetch_tiles<Shape>(PanelFetcher<Shape>(job, panels), tiles, job.layout);
-            } else if (warp <= Shape::weight_warps) {
-                fetch_tiles<Shape>(WeightFetcher<Shape>(job, warp - 1), tiles, job.layout);
+                fetch_tiles<Shape>(PanelProducer<Shape>(job, panels), tiles, job.layout);
+            } else if (warp <= Shape::weight_producers) {
+                fetch_tiles<Shape>(WeightProducer<Shape>(job, warp - 1), tiles, job.layout);
             }
         }
         __syncwarp();
     } else {
         take_registers<240>();
-        StageReader<Shape> reader;
+        StageConsumer<Shape> reader;
 #pragma unroll 1
         for (BlockOfTile<Shape> block(tiles, job.layout); block.is_inside(); block.advance()) {
             TileTree<Shape, is_gated> tree{job, block.rows(), block.first_tile()};
@@ -369,7 +370,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::across, Shape::up, 1) __launch_boun
 }
 #else
 template <class Shape, bool is_gated>
-__global__ void __launch_bounds__(32) cluster_matmul(MatmulJob, const std::byte*, ClusterTiles) {}  // as tree_matmul
+__global__ void __launch_bounds__(32) cluster_matmul(MatmulJob, const std::byte*, ClusterTiles) {}  // as slice_matmul
 #endif
 
 }  // namespace longhaul::kernels::cuda

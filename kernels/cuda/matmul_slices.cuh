@@ -85,7 +85,7 @@ __device__ void gate_share(const MatmulJob& job, std::int64_t first_output) {
 /// Grid: slices, which are a cluster; groups of outputs. Launched early().
 template <class Shape, int slices, bool is_gated>
 __global__ void LONGHAUL_CLUSTER_DIMS(slices, 1, 1) __launch_bounds__(Shape::threads, has_wgmma ? Shape::min_blocks : 1)
-    tree_matmul(MatmulJob job) {
+    slice_matmul(MatmulJob job) {
     const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * Shape::tiles;
     typename Shape::Sums sum = {};
     TileQueue<Shape> queue(job, first_tile, 0, static_cast<int>(blockIdx.x), 1);
@@ -111,7 +111,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(slices, 1, 1) __launch_bounds__(Shape::thr
 }
 #else
 template <class Shape, int slices, bool is_gated>
-__global__ void __launch_bounds__(32) tree_matmul(MatmulJob) {}  // resident_clusters() finds that it is none
+__global__ void __launch_bounds__(32) slice_matmul(MatmulJob) {}  // resident_clusters() finds that it is none
 #endif
 
 }  // namespace longhaul::kernels::cuda

@@ -1,6 +1,6 @@
 // Matmul with bf16 weights on tensor cores for many rows (token trees of more than 16 nodes, batches, prompts): the
 // warps of a block share what they read. GPUs with clusters of blocks have kernels of their own for small matrices and
-// few rows (matmul_tree.cuh), and for prompts that occupy the GPU (matmul_cluster.cuh). Bit-identical to
+// few rows (matmul_slices.cuh), and for prompts that occupy the GPU (matmul_cluster.cuh). Bit-identical to
 // matmul_stream.cuh: the same chains, computed slice by slice and added as the same tree.
 //
 // Weights and inputs of a stage go through a queue that the block shares. A complete slice is added to the tree at

@@ -143,7 +143,7 @@ profiles() {
     return
   fi
   profile stream_matmul products
-  profile tree_matmul tree
+  profile slice_matmul tree
   profile tensor_kernel attention
   profile merge_kernel attention
   profile rms_norm_kernel layers

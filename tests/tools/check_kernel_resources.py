@@ -18,7 +18,7 @@ HOT_KERNELS = [
     "stream_matmul",
     "tile_matmul",
     "cluster_matmul@sm_90a",
-    "tree_matmul@sm_90a",
+    "slice_matmul@sm_90a",
     "quantized_matmul",
     "quantize_inputs",
     "tensor_kernel",
