@@ -99,6 +99,8 @@ struct GraphLaunches {
     std::int64_t graphs = 0, calls = 0;
 };
 GraphLaunches graph_launches();
+/// Launches of a kernel so far in this process.
+std::int64_t launches_of(const void* kernel);
 
 /// Passes `num_bytes` from each lane of the warp to all lanes: fills `all` [32, num_bytes] when every lane has called.
 /// Throws std::logic_error if the warp has fewer than 32 lanes, or if a lane ends instead of calling.

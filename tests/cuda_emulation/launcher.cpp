@@ -2,7 +2,9 @@
 // run, the last one runs first. A graph runs exactly the arguments it was given, so that a missing update shows.
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -34,12 +36,21 @@ std::vector<std::size_t> latest_first(const LaunchList& list) {
     return order;
 }
 
+std::mutex launches_mutex;
+std::map<const void*, std::int64_t> launches;
+
+void count_launch(const void* kernel) {
+    const std::lock_guard lock(launches_mutex);
+    ++launches[kernel];
+}
+
 /// Queues the calls of `list` on the stream, with a copy of their present arguments.
 void queue_calls(NativeStream stream, const LaunchList& list) {
     const auto copied = std::make_shared<const LaunchList>(list);
     for (const std::size_t i : latest_first(list)) {
         emulation::ask(stream, [copied, i] {
             const KernelCall& call = (*copied)[i];
+            count_launch(call.kernel);
             const std::int64_t before = emulation::waits_for_previous();
             emulation::run(dimensions(call.grid), dimensions(call.block), dimensions(call.cluster), call.shared_bytes,
                            [&] { call.type->call(call.kernel, copied->parameters(i)); });
@@ -86,6 +97,11 @@ class EmulatedLauncher final : public Launcher {
 
 emulation::GraphLaunches emulation::graph_launches() {
     return {num_graphs, num_graph_calls};
+}
+
+std::int64_t emulation::launches_of(const void* kernel) {
+    const std::lock_guard lock(launches_mutex);
+    return launches[kernel];
 }
 
 std::unique_ptr<Launcher> make_launcher(NativeStream stream) {
