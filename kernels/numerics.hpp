@@ -39,7 +39,8 @@
 // GPU tensor cores (device `cuda`) add the bf16 terms of a matmul in another order, which is fixed as well;
 //   cuda/attention_tensor.cuh states it for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
-//   FTZ and DAZ are set in every thread that computes, because vdpbf16ps always flushes denormals.
+//   FTZ and DAZ are set in every thread that computes, because vdpbf16ps always flushes denormals. Only attention on
+//   tensor cores uses an approximate instruction of the GPU, for 2^x.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +49,12 @@ namespace longhaul::kernels {
 
 /// Recorded in every checkpoint; incremented if a sum's order or an elementary function changes. 2: min-p compares
 /// weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules; probabilities are
-/// divided once; chains are drawn with the noise of their nodes (tensor cores have changed their order since, before
-/// any GPU had written a checkpoint).
+/// divided once; chains are drawn with the noise of their nodes.
 inline constexpr int numerics_version = 4;
+
+/// Likewise what only tensor cores compute (device `cuda`); part of the device kind, with which a resumed run must
+/// agree. 2: 2^x by the GPU's instruction.
+inline constexpr int tensor_numerics_version = 2;
 
 inline constexpr int num_slices = 8;                  ///< of every matmul's sum over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions

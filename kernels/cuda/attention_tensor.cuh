@@ -5,7 +5,7 @@
 // positions each. q·k is a chain of mma over ascending steps of 16 dimensions, starting at 0. Scores are in units of
 // log2: score = q·k * (scale * log2 e). Each chunk keeps a running maximum m, sums l and output o. For each page, with
 // m the greatest q·k * (scale * log2 e) so far, a = 2^(m before - m) and p = 2^fma(q·k, scale * log2 e, -m), where 2^x
-// is exp2_of():
+// is the GPU's instruction, exp2_of():
 //   lane t of four has a sum for each group of 16 positions: l = fma(l, a, the p of its positions, which are 2t, 2t + 1
 //   of each 8, ascending)
 //   o = o * a, then a chain of mma over ascending steps of 16 positions adds bf16(p) * v

@@ -3,9 +3,8 @@
 //
 // Work of a block. Two warpgroups have 64 queries each. The products of a step are those of p with the values of a
 // page, and those of the queries with the keys of the next one; a chunk that has ended is merged while the latter run.
-// Between scores and p, a warp issues about 560 instructions per page, which take longer than the products: a page
-// takes 3550 clocks. Taking turns at a barrier, one warpgroup computing p while the other one has products computed,
-// took as long, because then only one warp of a scheduler computes.
+// The warpgroups walk in step. Taking turns at a barrier, one computing p while the other one has products computed,
+// took as long when 2^x was a polynomial: then only one warp of a scheduler computes.
 //
 // The warpgroups share what the block loads, because L2 does not deliver 32 KB in 512 clocks. A stage of the queue has
 // the keys of a page and the values of the page before; each warpgroup loads its part of a stage while its own products

@@ -28,21 +28,6 @@ __device__ __forceinline__ float exp_of(float x) {
     return x < c::lowest ? 0.0F : mantissa * power;
 }
 
-/// 2^x for x of at most about 0, in less than two thirds of exp_of()'s instructions. It is for attention on tensor
-/// cores, where the result is rounded to bf16: the relative error is 3.6e-6. 2^0 is exactly 1; below -125 the result is
-/// 0; NaN stays NaN.
-__device__ __forceinline__ float exp2_of(float x) {
-    constexpr float lowest = -125.0F, nothing = -127.0F;  // 2^nothing is computed as 0
-    const float clamped = x < lowest ? nothing : x;
-    const float t = clamped + exp_constants::round_magic;
-    const float r = clamped - (t - exp_constants::round_magic);
-    float q = __fmaf_rn(r, 0x1.409104p-7F, 0x1.ca9008p-5F);
-    q = __fmaf_rn(r, q, 0x1.ebf1b4p-3F);
-    q = __fmaf_rn(r, q, 0x1.62dfcap-1F);
-    q = __fmaf_rn(r, q, 1.0F);
-    return q * __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000U);
-}
-
 /// Adds lanes 0..15 of a warp (and lanes 16..31) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes must
 /// call; the sum is in lane 0 (and 16).
 __device__ __forceinline__ float lane_tree(float sum) {

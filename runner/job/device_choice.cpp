@@ -4,6 +4,7 @@
 
 #include "engine/error.hpp"
 #include "kernels/gpu_devices.hpp"
+#include "kernels/numerics.hpp"
 #include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
@@ -72,7 +73,9 @@ std::string device_kind(const Settings& settings, const std::string& generation,
     const bool by_nccl = settings.all_reduce == "nccl", by_cublas = settings.kernels == "cuda-cublas";
     if (settings.kernels == "cuda-exact" && !by_nccl) return "cpu";
     if (settings.device != "cuda" || generation.empty()) return settings.device;
-    std::string kind = (settings.kernels == "cuda-exact" ? "cuda-exact " : "cuda ") + generation;
+    std::string kind = "cuda-exact " + generation;
+    if (settings.kernels != "cuda-exact")
+        kind = "cuda " + generation + " numerics " + std::to_string(kernels::tensor_numerics_version);
     if (by_cublas) kind += ", " + library;
     if (by_nccl) kind += ", sums by NCCL";
     if (by_cublas || by_nccl) kind += ", tensor-parallel " + std::to_string(settings.tensor_parallel);

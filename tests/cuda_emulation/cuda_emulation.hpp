@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
@@ -334,6 +335,11 @@ void give_registers() {}
 
 inline std::uint32_t round_to_bf16(float low, float high) {
     return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
+}
+
+inline float exp2_of(float x) {
+    const auto power = static_cast<float>(std::exp2(static_cast<double>(x)));
+    return power < std::numeric_limits<float>::min() ? 0.0F : power;
 }
 
 void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/error.hpp"
+#include "kernels/numerics.hpp"
 #include "runner/host/world.hpp"
 
 namespace longhaul::runner {
@@ -39,15 +40,19 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
 }
 
 // The device kind is part of a job's identity because it decides the bits.
+std::string on_tensor_cores(const std::string& generation) {
+    return "cuda " + generation + " numerics " + std::to_string(kernels::tensor_numerics_version);
+}
+
 TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
     EXPECT_EQ(device_kind(settings, "sm_90", ""), "cpu");
     settings.device = "cuda";
-    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda sm_90");
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), on_tensor_cores("sm_90"));
     EXPECT_EQ(device_kind(settings, "", ""), "cuda");
     settings.kernels = "cuda";
-    EXPECT_EQ(device_kind(settings, "sm_80", ""), "cuda sm_80");
+    EXPECT_EQ(device_kind(settings, "sm_80", ""), on_tensor_cores("sm_80"));
     settings.kernels = "cuda-exact";
     EXPECT_EQ(device_kind(settings, "sm_80", ""), "cpu");
 }
@@ -59,7 +64,7 @@ TEST(DeviceChoice, ALibrarysBitsBelongToItsVersionTheGpuAndTheSplit) {
     settings.kernels = "cuda-cublas";
     settings.tensor_parallel = 2;
     EXPECT_EQ(device_kind(settings, "sm_90", "cuBLASLt 13.1.0 on 132 multiprocessors"),
-              "cuda sm_90, cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2");
+              on_tensor_cores("sm_90") + ", cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2");
 }
 
 // Sums in NCCL's order depend on the number of ranks, whatever computes the parts.
@@ -68,12 +73,12 @@ TEST(DeviceChoice, SumsByNcclBelongToTheSplit) {
     settings.device = "cuda";
     settings.all_reduce = "nccl";
     settings.tensor_parallel = 2;
-    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda sm_90, sums by NCCL, tensor-parallel 2");
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), on_tensor_cores("sm_90") + ", sums by NCCL, tensor-parallel 2");
     settings.kernels = "cuda-exact";
     EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda-exact sm_90, sums by NCCL, tensor-parallel 2");
     settings.kernels = "cuda-cublas";
     EXPECT_EQ(device_kind(settings, "sm_90", "cuBLASLt 13.1.0 on 132 multiprocessors"),
-              "cuda sm_90, cuBLASLt 13.1.0 on 132 multiprocessors, sums by NCCL, tensor-parallel 2");
+              on_tensor_cores("sm_90") + ", cuBLASLt 13.1.0 on 132 multiprocessors, sums by NCCL, tensor-parallel 2");
     constexpr Gpus with_nccl{.built = true, .visible = 2, .nccl = true};
     EXPECT_EQ(refusal(settings, with_nccl), "");
     EXPECT_EQ(refusal(settings, two),
