@@ -225,6 +225,20 @@ __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
     return pair;
 }
 
+/// Transposes an 8 x 8 matrix of 16-bit elements, of which a lane has (g, 2t), (g, 2t + 1).
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t pair) {
+    std::uint32_t to;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
+    return to;
+}
+
+/// 1 / x with an error of one unit in the last place.
+__device__ __forceinline__ float reciprocal_of(float x) {
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+    return reciprocal;
+}
+
 /// 2^x by the GPU's own instruction, with a relative error of at most 2^-22; a polynomial takes twelve. 2^0 is exactly
 /// 1; results below 2^-126 are 0; NaN stays NaN.
 __device__ __forceinline__ float exp2_of(float x) {

@@ -11,21 +11,45 @@
 
 namespace longhaul::kernels::cuda {
 
+/// e^x = mantissa * power, as exp_constants.hpp defines it, for x from `lowest` to `highest`.
+struct Exponential {
+    float mantissa, power;
+
+    explicit __device__ __forceinline__ Exponential(float x) {
+        namespace c = exp_constants;
+        const float t = __fmaf_rn(x, c::log2_e, c::round_magic);
+        const float n = t - c::round_magic;
+        const float r = __fmaf_rn(n, -c::ln2_low, __fmaf_rn(n, -c::ln2_high, x));
+        float q = __fmaf_rn(r, c::c4, c::c3);
+        q = __fmaf_rn(r, q, c::c2);
+        q = __fmaf_rn(r, q, c::c1);
+        q = __fmaf_rn(r, q, c::c0);
+        mantissa = __fmaf_rn(r * r, q, r) + 1.0F;
+        power = __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000U);
+    }
+};
+
 /// e^x as exp_constants.hpp defines it. NaN stays NaN.
 __device__ __forceinline__ float exp_of(float x) {
     namespace c = exp_constants;
     const float below_highest = c::highest < x ? c::highest : x;
-    const float clamped = c::lowest > below_highest ? c::lowest : below_highest;
-    const float t = __fmaf_rn(clamped, c::log2_e, c::round_magic);
-    const float n = t - c::round_magic;
-    const float r = __fmaf_rn(n, -c::ln2_low, __fmaf_rn(n, -c::ln2_high, clamped));
-    float q = __fmaf_rn(r, c::c4, c::c3);
-    q = __fmaf_rn(r, q, c::c2);
-    q = __fmaf_rn(r, q, c::c1);
-    q = __fmaf_rn(r, q, c::c0);
-    const float mantissa = __fmaf_rn(r * r, q, r) + 1.0F;
-    const float power = __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000U);
-    return x < c::lowest ? 0.0F : mantissa * power;
+    const Exponential e(c::lowest > below_highest ? c::lowest : below_highest);
+    return x < c::lowest ? 0.0F : e.mantissa * e.power;
+}
+
+/// The same bits as 1 + exp_of(x), but a number for NaN: the product is exact, and e^lowest adds nothing to 1.
+__device__ __forceinline__ float one_plus_exp(float x) {
+    const Exponential e(fmaxf(fminf(x, exp_constants::highest), exp_constants::lowest));
+    return __fmaf_rn(e.mantissa, e.power, 1.0F);
+}
+
+/// The same bits as x / y where no step needs scaling: x, y and the quotient are normal numbers of at least 2^-100 and
+/// at most 2^100 in size. This is what the compiler has a division do, without its branch.
+__device__ __forceinline__ float quotient_of(float x, float y) {
+    const float near = reciprocal_of(y);
+    const float reciprocal = __fmaf_rn(near, __fmaf_rn(-y, near, 1.0F), near);
+    const float quotient = __fmul_rn(x, reciprocal);
+    return __fmaf_rn(reciprocal, __fmaf_rn(-y, quotient, x), quotient);
 }
 
 /// Adds lanes 0..15 of a warp (and lanes 16..31) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes must

@@ -242,26 +242,53 @@ struct TileTree {
         return (n * 4 + i) * Shape::threads;
     }
 
-    /// Stores the gated outputs: a thread has the gates and their ups. In a loop: an activation is long, and its code
-    /// would have to be fetched anew for each sum.
+    /// Stores the gated outputs: a thread has the gates and their ups. In a loop over shared memory: activations are
+    /// long, and their code would have to be fetched anew for each sum.
     __device__ __forceinline__ void store_active() {
-        for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
-        const float* mine = pair();
-        const std::int64_t column = gated_column(output()), first_row = row();
-        const std::int64_t row_bytes = job.active_stride * (job.active_bf16 ? 2 : 4);
-        if (column >= job.gated_width) return;
-        std::byte* to = job.active + first_row * row_bytes;
-        auto rows_left = static_cast<int>(job.num_rows - first_row);
-#pragma unroll 2
-        for (int n = 0; n < Shape::NT; ++n) {
+        __syncwarp();  // this overwrites what pair() kept for other threads of the warp
+        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
+        float4* const mine = reinterpret_cast<float4*>(shared_memory<std::byte>() + Shape::queue_bytes) +
+                             lane / 8 * (Shape::threads / 4) + warp * 8 + lane % 8;
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float value[1] = {gated(job.gate, mine[place(0, i)], mine[place(0, i + 2)])};
-                if (i < rows_left) store_act(to + i * row_bytes, job.active_bf16, column, value);
+        for (int n = 0; n < Shape::NT; ++n)
+            mine[n * Shape::threads] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+        const std::int64_t first_column = gated_column(output() - lane / 4);  // of the warp
+        if (first_column < job.gated_width)
+            job.gate == Gate::silu ? store_active_of<SiluMul>(mine, first_column, lane)
+                                   : store_active_of<GeluMul>(mine, first_column, lane);
+        __syncwarp();
+    }
+    template <class Function>
+    __device__ __forceinline__ void store_active_of(const float4* sums, std::int64_t first_column, int lane) {
+        const bool in_pairs = job.active_bf16 && job.active_stride % 2 == 0 && first_column + 8 <= job.gated_width &&
+                              reinterpret_cast<std::uintptr_t>(job.active) % 4 == 0;
+        // In pairs, columns of a row follow each other: the matrix of 8 rows and the warp's 8 columns is transposed.
+        const std::int64_t first_row = std::int64_t{rows_at} * Shape::rows + (in_pairs ? lane / 4 : lane % 4 * 2);
+        const std::int64_t column = first_column + (in_pairs ? lane % 4 * 2 : lane / 4);
+        const int bytes = job.active_bf16 ? 2 : 4;
+        const std::int64_t row_bytes = job.active_stride * bytes;
+        std::byte* to = job.active + first_row * row_bytes + column * bytes;
+        auto rows_left = static_cast<int>(job.num_rows - first_row);
+#pragma unroll 1
+        for (int n = 0; n < Shape::NT; n += 2) {
+            const float4 a = sums[0], b = sums[Shape::threads];
+            const float gates[4] = {a.x, a.y, b.x, b.y}, ups[4] = {a.z, a.w, b.z, b.w};
+            float active[4];
+            gate_together<Function>(gates, ups, active);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float rows[2] = {active[2 * half], active[2 * half + 1]};
+                if (in_pairs) {
+                    const std::uint32_t columns = transpose_matrix(round_to_bf16(rows[0], rows[1]));
+                    if (rows_left > 0) *reinterpret_cast<std::uint32_t*>(to) = columns;
+                } else if (column < job.gated_width) {
+                    for (int i = 0; i < 2 && i < rows_left; ++i)
+                        store_act<1>(to + i * row_bytes, job.active_bf16, 0, {rows[i]});
+                }
+                to += 8 * row_bytes;
+                rows_left -= 8;
             }
-            mine += place(1, 0);
-            to += 8 * row_bytes;
-            rows_left -= 8;
+            sums += 2 * Shape::threads;
         }
     }
 

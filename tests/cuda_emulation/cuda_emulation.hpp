@@ -337,6 +337,12 @@ inline std::uint32_t round_to_bf16(float low, float high) {
     return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
 }
 
+/// Off by -1, 0 or 1 unit in the last place, as a GPU's may be.
+inline float reciprocal_of(float x) {
+    const float nearest = 1.0F / x;
+    if (!std::isnormal(nearest)) return nearest;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) + std::bit_cast<std::uint32_t>(x) % 3 - 1);
+}
 inline float exp2_of(float x) {
     const auto power = static_cast<float>(std::exp2(static_cast<double>(x)));
     return power < std::numeric_limits<float>::min() ? 0.0F : power;
@@ -347,6 +353,7 @@ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint
 void load_matrix_x4(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x2(std::uint32_t (&to)[2], const void* row);
+std::uint32_t transpose_matrix(std::uint32_t pair);
 
 }  // namespace longhaul::kernels::cuda
 // NOLINTEND(bugprone-reserved-identifier)

@@ -118,4 +118,12 @@ void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
     load_matrices(to, row, false);
 }
 
+std::uint32_t transpose_matrix(std::uint32_t pair) {
+    std::uint32_t all[32];
+    emulation::exchange(&pair, sizeof pair, all);
+    const int g = emulation::lane() / 4, t = emulation::lane() % 4;
+    const auto element = [&](int row, int column) { return all[row * 4 + column / 2] >> (column % 2 * 16) & 0xffffU; };
+    return element(2 * t, g) | element(2 * t + 1, g) << 16;
+}
+
 }  // namespace longhaul::kernels::cuda

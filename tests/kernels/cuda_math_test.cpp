@@ -1,0 +1,44 @@
+// Elementary functions that only GPU kernels have (kernels/cuda/math.cuh). The emulated reciprocal is off by up to one
+// unit in the last place.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+
+#include "kernels/cuda/math.cuh"
+#include "kernels/flush_denormals.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+/// A number of either sign, with an exponent from `least` to `most`.
+float draw(std::mt19937_64& random, int least, int most) {
+    const std::uint64_t bits = random();
+    const auto mantissa = static_cast<float>(bits >> 41) * 0x1p-23F + 1.0F;
+    const auto range = static_cast<std::uint64_t>(most - least + 1);
+    return std::ldexp(bits % 2 == 0 ? mantissa : -mantissa, least + static_cast<int>(bits / 2 % range));
+}
+
+TEST(CudaMath, QuotientsAreThoseOfDivisions) {
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 4'000'000; ++i) {
+        const float x = draw(random, -90, 6), y = std::abs(draw(random, 0, 90));
+        ASSERT_EQ(quotient_of(x, y), x / y) << x << " / " << y;
+    }
+}
+
+TEST(CudaMath, OnePlusAnExponentialIsTheirSum) {
+    const FlushDenormals flush;
+    for (int i = -1'000'000; i <= 1'000'000; ++i) {
+        const float x = static_cast<float>(i) * 1e-4F;
+        ASSERT_EQ(one_plus_exp(x), 1.0F + exp_of(x)) << x;
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(one_plus_exp(-infinity), 1.0F);
+    EXPECT_EQ(one_plus_exp(infinity), 1.0F + exp_of(infinity));
+}
+
+}  // namespace
+}  // namespace longhaul::kernels::cuda
