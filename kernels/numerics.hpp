@@ -39,8 +39,8 @@
 // GPU tensor cores (device `cuda`) add the bf16 terms of a matmul in another order, which is fixed as well;
 //   cuda/attention_tensor.cuh states it for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
-//   FTZ and DAZ are set in every thread that computes, because vdpbf16ps always flushes denormals. Only attention on
-//   tensor cores uses an approximate instruction of the GPU, for 2^x.
+//   FTZ and DAZ are set in every thread that computes, because vdpbf16ps always flushes denormals. Only in attention on
+//   tensor cores do results depend on an approximate instruction of the GPU, for 2^x.
 #pragma once
 
 #include <cstdint>

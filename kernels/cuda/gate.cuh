@@ -6,41 +6,44 @@
 
 namespace longhaul::kernels::cuda {
 
-/// gate / (1 + e^exponent) * up. `most`: with gates up to this, the divisor is far from overflow.
+// Both are gate / (1 + e^exponent) * up. is_ordinary(): the exponent is in the range of one_plus_exp(), that of
+// ordinary_exponent(), and the division needs no scaling.
+
 struct SiluMul {
     static constexpr int inputs = 2;
-    static constexpr float most = 64.0F;
-    static __device__ float exponent(float gate) { return -gate; }
-    __device__ float operator()(float gate, float up) const { return (gate / one_plus_exp(exponent(gate))) * up; }
+    static __device__ bool is_ordinary(float gate) { return fabsf(gate) <= 64.0F; }
+    static __device__ float ordinary_exponent(float gate) { return -gate; }
+    __device__ float operator()(float gate, float up) const { return (gate / (1.0F + exp_of(-gate))) * up; }
 };
 struct GeluMul {
     static constexpr int inputs = 2;
-    static constexpr float most = 8.0F;
+    static __device__ bool is_ordinary(float gate) { return gate >= -9.5F && gate <= 0x1p100F; }
     static __device__ float exponent(float gate) {
         const float cubic = __fmaf_rn(__fmul_rn(gate, gate), exp_constants::gelu_cubic, 1.0F);
         return __fmul_rn(exp_constants::gelu_slope, __fmul_rn(gate, cubic));
     }
-    __device__ float operator()(float gate, float up) const { return (gate / one_plus_exp(exponent(gate))) * up; }
+    /// Where it is clamped, e to it adds nothing to 1.
+    static __device__ float ordinary_exponent(float gate) { return fmaxf(exponent(gate), exp_constants::lowest); }
+    __device__ float operator()(float gate, float up) const { return (gate / (1.0F + exp_of(exponent(gate)))) * up; }
 };
 
 __device__ __forceinline__ float gated(Gate function, float gate, float up) {
     return function == Gate::silu ? SiluMul()(gate, up) : GeluMul()(gate, up);
 }
 
-/// The same of several elements, which wait less for each other than one after another. A division has a branch for
-/// operands that need scaling; here one branch decides for all elements of a warp, which calls this together.
+/// Function() of several elements, with the same bits. They wait less for each other than one after another, and one
+/// branch, not one for each division, decides whether any of the warp, which calls this together, is not ordinary.
 template <class Function, int count>
 __device__ __forceinline__ void gate_together(const float (&gates)[count], const float (&ups)[count],
                                               float (&active)[count]) {
-    constexpr float least = 0x1p-96F;  // the remainder of the division is not denormal
-    bool needs_scaling = false;        // as NaN does
+    bool all_ordinary = true;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        const float size = fabsf(gates[i]);
-        needs_scaling = needs_scaling || !(size >= least && size <= Function::most);
-        active[i] = __fmul_rn(quotient_of(gates[i], one_plus_exp(Function::exponent(gates[i]))), ups[i]);
+        all_ordinary = all_ordinary && Function::is_ordinary(gates[i]);
+        const float divisor = one_plus_exp(Function::ordinary_exponent(gates[i]));
+        active[i] = __fmul_rn(quotient_of(gates[i], divisor), ups[i]);
     }
-    if (__any_sync(full_warp, needs_scaling ? 1 : 0) == 0) return;
+    if (__any_sync(full_warp, all_ordinary ? 0 : 1) == 0) return;
 #pragma unroll
     for (int i = 0; i < count; ++i) active[i] = Function()(gates[i], ups[i]);
 }

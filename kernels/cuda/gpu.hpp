@@ -232,15 +232,15 @@ __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t pair) {
     return to;
 }
 
-/// 1 / x with an error of one unit in the last place.
+/// 1 / x with an error of at most one unit in the last place; 0 for x above 2^126.
 __device__ __forceinline__ float reciprocal_of(float x) {
     float reciprocal;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
     return reciprocal;
 }
 
-/// 2^x by the GPU's own instruction, with a relative error of at most 2^-22; a polynomial takes twelve. 2^0 is exactly
-/// 1; results below 2^-126 are 0; NaN stays NaN.
+/// 2^x by the GPU's own instruction, with a relative error of at most 2^-22. 2^0 is exactly 1; results below 2^-126 are
+/// 0; NaN stays NaN.
 __device__ __forceinline__ float exp2_of(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

@@ -37,19 +37,20 @@ __device__ __forceinline__ float exp_of(float x) {
     return x < c::lowest ? 0.0F : e.mantissa * e.power;
 }
 
-/// The same bits as 1 + exp_of(x), but a number for NaN: the product is exact, and e^lowest adds nothing to 1.
+/// 1 + exp_of(x), for x from `lowest` to `highest`: the product is exact.
 __device__ __forceinline__ float one_plus_exp(float x) {
-    const Exponential e(fmaxf(fminf(x, exp_constants::highest), exp_constants::lowest));
+    const Exponential e(x);
     return __fmaf_rn(e.mantissa, e.power, 1.0F);
 }
 
-/// The same bits as x / y where no step needs scaling: x, y and the quotient are normal numbers of at least 2^-100 and
-/// at most 2^100 in size. This is what the compiler has a division do, without its branch.
+/// x / y as the compiler has it divided, without its branch for operands that need scaling: y and its reciprocal are
+/// normal numbers, and so is the quotient unless y is 2 or x is 0. The remainder is negated, so that the sign of a zero
+/// is right.
 __device__ __forceinline__ float quotient_of(float x, float y) {
     const float near = reciprocal_of(y);
     const float reciprocal = __fmaf_rn(near, __fmaf_rn(-y, near, 1.0F), near);
     const float quotient = __fmul_rn(x, reciprocal);
-    return __fmaf_rn(reciprocal, __fmaf_rn(-y, quotient, x), quotient);
+    return __fmaf_rn(-reciprocal, __fmaf_rn(y, quotient, -x), quotient);
 }
 
 /// Adds lanes 0..15 of a warp (and lanes 16..31) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes must

@@ -313,15 +313,14 @@ __device__ __forceinline__ void add(typename Shape::Sums& to, const typename Sha
 }
 
 /// The total of all 1, 2, 4 or 8 slices. Registers hold the sums of up to two slices that wait for their partner,
-/// `first_four` the sum of the first four, with stride Shape::threads.
+/// KeptSums the sum of the first four.
 template <class Shape>
 __device__ __forceinline__ void add_slices(StageConsumer<Shape>& reader, const WeightLayout& layout,
-                                           typename Shape::Sums& total, float* first_four) {
+                                           typename Shape::Sums& total) {
     const int slices = layout.num_slices, steps = static_cast<int>(layout.steps);
-    const auto place = [](int n, int i) { return (n * 4 + i) * Shape::threads; };
 #pragma unroll 1
     for (int first = 0; first < slices; first += 4) {
-        if (first == 4) for_each_sum<Shape>([&](int n, int i) { first_four[place(n, i)] = total[n][i]; });
+        if (first == 4) KeptSums<Shape>::keep(total);
         reader.add_slice(total, steps);
         if (slices == 1) return;
         typename Shape::Sums right;
@@ -334,8 +333,7 @@ __device__ __forceinline__ void add_slices(StageConsumer<Shape>& reader, const W
         add<Shape>(right, last);
         add<Shape>(total, right);
     }
-    if (slices == 8)
-        for_each_sum<Shape>([&](int n, int i) { total[n][i] = __fadd_rn(first_four[place(n, i)], total[n][i]); });
+    if (slices == 8) KeptSums<Shape>::add_to(total);
 }
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -362,7 +360,7 @@ __global__ void LONGHAUL_CLUSTER_DIMS(Shape::row_blocks, Shape::output_blocks, 1
 #pragma unroll 1
         for (BlockOfTile<Shape> block(tiles, job.layout); block.is_inside(); block.advance()) {
             TileTree<Shape, is_gated> tree{job, block.rows(), block.first_tile()};
-            add_slices<Shape>(reader, job.layout, tree.sum, tree.pair());
+            add_slices<Shape>(reader, job.layout, tree.sum);
             tree.store();
         }
     }

@@ -176,6 +176,93 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
     }
 }
 
+/// Where a warp stores its 8 gated columns of a block's rows. A thread has the outputs of rows 2t and 2t + 1 of each 8,
+/// in column g of the warp's.
+class GatedRows {
+  public:
+    __device__ GatedRows(const MatmulJob& job, std::int64_t first_row, std::int64_t first_column, int lane)
+        : job_(job), rows_left_(static_cast<int>(job.num_rows - first_row)), lane_(lane) {
+        const int bytes = job.active_bf16 ? 2 : 4;
+        row_bytes_ = job.active_stride * bytes;
+        columns_left_ = job.gated_width - first_column;
+        first_ = job.active + first_row * row_bytes_ + first_column * bytes;
+        in_pairs_ = job.active_bf16 && columns_left_ >= 8 && row_bytes_ % 4 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(first_) % 4 == 0;
+    }
+
+    /// `active`: for 8 rows each, from this row of the block on. Called by all threads of the warp.
+    template <int count>
+    __device__ __forceinline__ void store(int row, const float (&active)[count]) const {
+        if (in_pairs_) {
+            store_pairs(row, active);
+        } else {
+            store_each(row, active);
+        }
+    }
+
+  private:
+    /// Two columns of a row at a time: the matrix of 8 rows and 8 columns is transposed.
+    template <int count>
+    __device__ __forceinline__ void store_pairs(int row, const float (&active)[count]) const {
+        std::uint32_t pairs[count / 2];
+#pragma unroll
+        for (int i = 0; i < count / 2; ++i)
+            pairs[i] = transpose_matrix(round_to_bf16(active[2 * i], active[2 * i + 1]));
+        row += lane_ / 4;
+        std::byte* to = first_ + row * row_bytes_ + lane_ % 4 * 4;
+#pragma unroll
+        for (int i = 0; i < count / 2; ++i) {
+            if (row + 8 * i < rows_left_) *reinterpret_cast<std::uint32_t*>(to) = pairs[i];
+            to += 8 * row_bytes_;
+        }
+    }
+    template <int count>
+    __device__ __forceinline__ void store_each(int row, const float (&active)[count]) const {
+        if (lane_ / 4 >= columns_left_) return;
+        row += lane_ % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            const int at = row + i / 2 * 8 + i % 2;
+            const float value[1] = {active[i]};
+            if (at < rows_left_) store_act(first_ + at * row_bytes_, job_.active_bf16, lane_ / 4, value);
+        }
+    }
+
+    const MatmulJob& job_;
+    std::byte* first_;
+    std::int64_t row_bytes_, columns_left_;
+    int rows_left_, lane_;
+    bool in_pairs_;
+};
+
+/// A thread's sums in shared memory, behind the queue.
+template <class Shape>
+struct KeptSums {
+    /// Those with rows 8n..
+    [[nodiscard]] static __device__ __forceinline__ float4* of_rows(int n) {
+        return reinterpret_cast<float4*>(shared_memory<std::byte>() + Shape::queue_bytes) + n * Shape::threads +
+               reread_thread();
+    }
+    static __device__ __forceinline__ void keep(const typename Shape::Sums& sums) {
+        float4* const to = of_rows(0);
+#pragma unroll
+        for (int n = 0; n < Shape::NT; ++n)
+            to[n * Shape::threads] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+    }
+    /// sums = kept + sums
+    static __device__ __forceinline__ void add_to(typename Shape::Sums& sums) {
+        const float4* const from = of_rows(0);
+#pragma unroll
+        for (int n = 0; n < Shape::NT; ++n) {
+            const float4 kept = from[n * Shape::threads];
+            sums[n][0] = __fadd_rn(kept.x, sums[n][0]);
+            sums[n][1] = __fadd_rn(kept.y, sums[n][1]);
+            sums[n][2] = __fadd_rn(kept.z, sums[n][2]);
+            sums[n][3] = __fadd_rn(kept.w, sums[n][3]);
+        }
+    }
+};
+
 /// One thread's part of the tree of slices. Registers are scarce: gated matrices have a kernel of their own, and what a
 /// slice needs only at its end is computed there.
 template <class Shape, bool is_gated>
@@ -192,10 +279,6 @@ struct TileTree {
     }
     [[nodiscard]] __device__ __forceinline__ std::int64_t row() const {
         return std::int64_t{rows_at} * Shape::rows + reread_thread() % 4 * 2;
-    }
-    /// This thread's sums of two slices, with stride Shape::threads.
-    [[nodiscard]] __device__ __forceinline__ float* pair() const {
-        return reinterpret_cast<float*>(shared_memory<std::byte>() + Shape::queue_bytes) + reread_thread();
     }
     /// y, or the block's part: sums of four slices, finally of all.
     [[nodiscard]] __device__ __forceinline__ float* to() const {
@@ -237,58 +320,32 @@ struct TileTree {
         }
     }
 
-    /// This thread's sum i with rows 8n.. in pair().
-    [[nodiscard]] static __device__ __forceinline__ int place(int n, int i) {
-        return (n * 4 + i) * Shape::threads;
-    }
-
     /// Stores the gated outputs: a thread has the gates and their ups. In a loop over shared memory: activations are
     /// long, and their code would have to be fetched anew for each sum.
-    __device__ __forceinline__ void store_active() {
-        __syncwarp();  // this overwrites what pair() kept for other threads of the warp
-        const int warp = reread_thread() / 32, lane = reread_thread() % 32;
-        float4* const mine = reinterpret_cast<float4*>(shared_memory<std::byte>() + Shape::queue_bytes) +
-                             lane / 8 * (Shape::threads / 4) + warp * 8 + lane % 8;
-#pragma unroll
-        for (int n = 0; n < Shape::NT; ++n)
-            mine[n * Shape::threads] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-        const std::int64_t first_column = gated_column(output() - lane / 4);  // of the warp
-        if (first_column < job.gated_width)
-            job.gate == Gate::silu ? store_active_of<SiluMul>(mine, first_column, lane)
-                                   : store_active_of<GeluMul>(mine, first_column, lane);
-        __syncwarp();
-    }
     template <class Function>
-    __device__ __forceinline__ void store_active_of(const float4* sums, std::int64_t first_column, int lane) {
-        const bool in_pairs = job.active_bf16 && job.active_stride % 2 == 0 && first_column + 8 <= job.gated_width &&
-                              reinterpret_cast<std::uintptr_t>(job.active) % 4 == 0;
-        // In pairs, columns of a row follow each other: the matrix of 8 rows and the warp's 8 columns is transposed.
-        const std::int64_t first_row = std::int64_t{rows_at} * Shape::rows + (in_pairs ? lane / 4 : lane % 4 * 2);
-        const std::int64_t column = first_column + (in_pairs ? lane % 4 * 2 : lane / 4);
-        const int bytes = job.active_bf16 ? 2 : 4;
-        const std::int64_t row_bytes = job.active_stride * bytes;
-        std::byte* to = job.active + first_row * row_bytes + column * bytes;
-        auto rows_left = static_cast<int>(job.num_rows - first_row);
+    __device__ __forceinline__ void store_active() {
+        constexpr int at_once = 4;  // of NT
+        static_assert(Shape::NT % at_once == 0);
+        KeptSums<Shape>::keep(sum);
+        const int lane = reread_thread() % 32;
+        const std::int64_t first_column = gated_column(output() - lane / 4);  // of the warp
+        if (first_column >= job.gated_width) return;
+        const GatedRows rows(job, std::int64_t{rows_at} * Shape::rows, first_column, lane);
+        const float4* kept = KeptSums<Shape>::of_rows(0);
 #pragma unroll 1
-        for (int n = 0; n < Shape::NT; n += 2) {
-            const float4 a = sums[0], b = sums[Shape::threads];
-            const float gates[4] = {a.x, a.y, b.x, b.y}, ups[4] = {a.z, a.w, b.z, b.w};
-            float active[4];
-            gate_together<Function>(gates, ups, active);
+        for (int n = 0; n < Shape::NT; n += at_once) {
+            float gates[2 * at_once], ups[2 * at_once], active[2 * at_once];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float rows[2] = {active[2 * half], active[2 * half + 1]};
-                if (in_pairs) {
-                    const std::uint32_t columns = transpose_matrix(round_to_bf16(rows[0], rows[1]));
-                    if (rows_left > 0) *reinterpret_cast<std::uint32_t*>(to) = columns;
-                } else if (column < job.gated_width) {
-                    for (int i = 0; i < 2 && i < rows_left; ++i)
-                        store_act<1>(to + i * row_bytes, job.active_bf16, 0, {rows[i]});
-                }
-                to += 8 * row_bytes;
-                rows_left -= 8;
+            for (int i = 0; i < at_once; ++i) {
+                const float4 sums = kept[i * Shape::threads];
+                gates[2 * i] = sums.x;
+                gates[2 * i + 1] = sums.y;
+                ups[2 * i] = sums.z;
+                ups[2 * i + 1] = sums.w;
             }
-            sums += 2 * Shape::threads;
+            gate_together<Function>(gates, ups, active);
+            rows.store(n * 8, active);
+            kept += at_once * Shape::threads;
         }
     }
 
@@ -298,10 +355,10 @@ struct TileTree {
         const bool odd = slice % 2 == 1;
         for_each_sum<Shape>([&](int n, int i) { sum[n][i] = odd ? __fadd_rn(sum[n][i], newest[n][i]) : newest[n][i]; });
         if (slice + 1 < slices && slice % 4 == 1) {
-            for_each_sum<Shape>([&](int n, int i) { pair()[place(n, i)] = sum[n][i]; });
+            KeptSums<Shape>::keep(sum);
         }
         if (slice % 4 == 3) {
-            for_each_sum<Shape>([&](int n, int i) { sum[n][i] = __fadd_rn(pair()[place(n, i)], sum[n][i]); });
+            KeptSums<Shape>::add_to(sum);
         }
         const bool is_last = slice + 1 == slices;
         if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(__ldcg(four), s); });
@@ -310,7 +367,7 @@ struct TileTree {
     }
     /// Stores the total of all slices, or gates it.
     __device__ __forceinline__ void store() {
-        if constexpr (is_gated) return store_active();
+        if constexpr (is_gated) return job.gate == Gate::silu ? store_active<SiluMul>() : store_active<GeluMul>();
         for_each_output([](float s, float* at) { *at = s; });
     }
 };

@@ -75,7 +75,7 @@ std::string device_kind(const Settings& settings, const std::string& generation,
     if (settings.device != "cuda" || generation.empty()) return settings.device;
     std::string kind = "cuda-exact " + generation;
     if (settings.kernels != "cuda-exact")
-        kind = "cuda " + generation + " numerics " + std::to_string(kernels::tensor_numerics_version);
+        kind = "cuda " + generation + ", tensor numerics " + std::to_string(kernels::tensor_numerics_version);
     if (by_cublas) kind += ", " + library;
     if (by_nccl) kind += ", sums by NCCL";
     if (by_cublas || by_nccl) kind += ", tensor-parallel " + std::to_string(settings.tensor_parallel);

@@ -31,11 +31,11 @@ int gpu_of(int node_rank);
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
 /// Device kind: identifies the arithmetic that decides the bits of results, so it is part of the job's identity. "cpu"
-/// for CPUs and for kernels = cuda-exact, which gives the same bits. Otherwise "cuda sm_90 numerics 2": the
-/// GPU's generation and kernels::tensor_numerics_version. With kernels = cuda-cublas also what the bits of the library
-/// depend on: "cuda sm_90 numerics 2, cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2", and with all-reduce =
-/// nccl the number of ranks, with any kernels: "cuda sm_90 numerics 2, sums by NCCL, tensor-parallel 2". `generation`
-/// and `library` are those of kernels::gpu_generation and kernels::gpu_library.
+/// for CPUs and for kernels = cuda-exact, which gives the same bits. Otherwise "cuda sm_90, tensor numerics 2":
+/// the GPU's generation and kernels::tensor_numerics_version. With kernels = cuda-cublas also what the bits of the
+/// library depend on: "..., cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2", and with all-reduce = nccl the
+/// number of ranks, with any kernels: "..., sums by NCCL, tensor-parallel 2". `generation` and `library` are those of
+/// kernels::gpu_generation and kernels::gpu_library.
 std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library);
 /// The device kind with GPU number `gpu` of the node. Throws UsageError if the library is needed and not available.
 std::string device_kind(const Settings& settings, int gpu = 0);

@@ -337,10 +337,11 @@ inline std::uint32_t round_to_bf16(float low, float high) {
     return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
 }
 
-/// Off by -1, 0 or 1 unit in the last place, as a GPU's may be.
+/// Off by -1, 0 or 1 unit in the last place, as a GPU's may be, but not where no quotient would survive that: next to a
+/// power of two.
 inline float reciprocal_of(float x) {
     const float nearest = 1.0F / x;
-    if (!std::isnormal(nearest)) return nearest;
+    if (!std::isnormal(nearest) || (std::bit_cast<std::uint32_t>(x) + 1) % (1U << 23) < 2) return nearest;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) + std::bit_cast<std::uint32_t>(x) % 3 - 1);
 }
 inline float exp2_of(float x) {

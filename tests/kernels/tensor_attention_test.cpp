@@ -38,6 +38,29 @@ TEST_P(TensorAttention, IsNearTheReference) {
     }
 }
 
+/// Its weight is 2 to a difference that rounds to almost 0, all others are 2^-infinity, whatever instruction computes
+/// them.
+TEST_P(TensorAttention, RowsThatSeeOnePositionGetItsValue) {
+    const auto device = GetParam().make(1);
+    for (const std::int64_t num_rows : {1, 40, 150}) {
+        const Case c{DType::bf16, 128, 2, 4, 300, num_rows, false, 1};
+        const Scene scene(*device, c, 603);
+        const std::vector<float> outputs = scene.run(*device, DType::f32).values();
+        std::size_t at = 0;
+        for (std::int64_t token = c.context - num_rows; token < c.context; ++token) {
+            for (std::int64_t head = 0; head < scene.q_heads; ++head) {
+                const std::int64_t row = scene.q_heads + c.kv_heads + head / c.group_heads;
+                const auto first = static_cast<std::size_t>(token * scene.context.width + row * c.head_dim);
+                for (std::size_t d = first; d < first + static_cast<std::size_t>(c.head_dim); ++d, ++at) {
+                    const float expected = bf16_to_f32(f32_to_bf16(scene.context.qkv[d]));
+                    ASSERT_NEAR(outputs[at], expected, 0x1p-22F * std::abs(expected)) << num_rows << " rows, " << at;
+                }
+            }
+        }
+        EXPECT_EQ(outputs.size(), at);
+    }
+}
+
 /// The rows of a tree together fill tiles of 64 queries; a single row uses tiles of 16. Three spans of one KV head: two
 /// tiles of them are enough for the four multiprocessors of the emulated GPU, so each block computes a span; one tile
 /// is not, so each computes a chunk.

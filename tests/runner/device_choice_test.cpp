@@ -39,11 +39,11 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
     }
 }
 
-// The device kind is part of a job's identity because it decides the bits.
 std::string on_tensor_cores(const std::string& generation) {
-    return "cuda " + generation + " numerics " + std::to_string(kernels::tensor_numerics_version);
+    return "cuda " + generation + ", tensor numerics " + std::to_string(kernels::tensor_numerics_version);
 }
 
+// The device kind is part of a job's identity because it decides the bits.
 TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
