@@ -30,7 +30,6 @@ constexpr int warp_lanes = 32;
 constexpr std::size_t stack_bytes = 64 << 10;
 constexpr std::size_t guard_bytes = 256;  // guard after the block's shared memory; must stay unchanged
 constexpr std::byte untouched{0xff};
-constexpr std::size_t exchange_bytes = 64;  // max per lane
 
 /// Exchange of values between the lanes of a warp. Two alternating tables: a lane may be at the next exchange while
 /// others still read this one, but never two ahead.
@@ -81,8 +80,7 @@ const char* name_of(State state) {
 
 /// One CUDA thread: a fiber that runs the body once per block.
 struct Lane {
-    boost::context::fiber fiber;
-    boost::context::fiber scheduler;
+    boost::context::fiber fiber;  ///< while it does not run
     State state = State::done;
     std::int64_t awaited = 0;  ///< barrier generation that ends its wait
     Mbarrier* mbarrier = nullptr;
@@ -132,8 +130,10 @@ class Processor {
     bool run_block(int block);
     /// Runs the lanes of a warp that may run, each up to its next barrier; false if there were none.
     bool run_warp(int first, int count);
+    /// Goes on with the next lane of the warp that may run, or else with the caller of run_warp().
+    void go_on(boost::context::fiber& mine);
+    void switch_to(boost::context::fiber& other, boost::context::fiber& mine);
     void check_end();
-    void resume(int index);
     bool may_run(Lane& lane, int index);
     void suspend(Lane& mine, State state);
     void arrive(Warp& barrier, State state);
@@ -157,6 +157,9 @@ class Processor {
     std::vector<Block> blocks_;  ///< at least those of the cluster
     Warp cluster_;               ///< the cluster's own barrier
     std::vector<BulkCopy> bulk_copies_;
+    boost::context::fiber scheduler_;          ///< while a lane runs: the caller of run_warp()
+    boost::context::fiber* before_ = nullptr;  ///< where the one that ran before is kept
+    int first_of_warp_ = 0, end_of_warp_ = 0, next_of_warp_ = 0;
     int current_ = 0;
     int num_threads_ = 1;  ///< of a block
     int num_lanes_ = 0;    ///< of the cluster
@@ -190,8 +193,8 @@ void Processor::make_lanes(std::size_t count) {
         lanes_.push_back(std::make_unique<Lane>());
         Lane* const lane = lanes_.back().get();
         boost::context::fixedsize_stack stack(stack_bytes);
-        lane->fiber = boost::context::fiber(std::allocator_arg, stack, [this, lane](boost::context::fiber&& scheduler) {
-            lane->scheduler = std::move(scheduler);
+        lane->fiber = boost::context::fiber(std::allocator_arg, stack, [this, lane](boost::context::fiber&& before) {
+            *before_ = std::move(before);
             for (;;) {
                 try {
                     (*body_)();
@@ -201,9 +204,9 @@ void Processor::make_lanes(std::size_t count) {
                     failure_ = std::current_exception();
                 }
                 leave();
-                lane->scheduler = std::move(lane->scheduler).resume();
+                go_on(lane->fiber);
             }
-            return std::move(lane->scheduler);
+            return std::move(scheduler_);
         });
     }
 }
@@ -260,14 +263,33 @@ bool Processor::run_block(int block) {
 }
 
 bool Processor::run_warp(int first, int count) {
-    bool moved = false;
-    for (int i = 0; i < count; ++i) {
-        const int which = first + (reversed() ? count - 1 - i : i);
-        if (!may_run(*lanes_[static_cast<std::size_t>(which)], which)) continue;
-        resume(which);
-        moved = true;
+    first_of_warp_ = first;
+    end_of_warp_ = first + count;
+    next_of_warp_ = 0;
+    current_ = -1;
+    go_on(scheduler_);
+    return current_ >= 0;
+}
+
+void Processor::go_on(boost::context::fiber& mine) {
+    const int count = end_of_warp_ - first_of_warp_;
+    while (next_of_warp_ < count) {
+        const int i = next_of_warp_++, which = reversed() ? end_of_warp_ - 1 - i : first_of_warp_ + i;
+        Lane& lane = *lanes_[static_cast<std::size_t>(which)];
+        if (!may_run(lane, which)) continue;
+        current_ = which;
+        threadIdx = lane.index;
+        blockIdx = block().index;
+        return switch_to(lane.fiber, mine);
     }
-    return moved;
+    if (&mine != &scheduler_) switch_to(scheduler_, mine);
+}
+
+/// Directly from one lane to the next, because switching takes most of the time of emulated kernels.
+void Processor::switch_to(boost::context::fiber& other, boost::context::fiber& mine) {
+    before_ = &mine;
+    boost::context::fiber before = std::move(other).resume();
+    *before_ = std::move(before);
 }
 
 void Processor::check_end() {
@@ -309,14 +331,6 @@ T* Processor::in_block(T* mine, unsigned which) {
     return reinterpret_cast<T*>(other.shared.get() + (reinterpret_cast<const std::byte*>(mine) - shared()));
 }
 
-void Processor::resume(int index) {
-    current_ = index;
-    Lane& lane = *lanes_[static_cast<std::size_t>(index)];
-    threadIdx = lane.index;
-    blockIdx = block().index;
-    lane.fiber = std::move(lane.fiber).resume();
-}
-
 bool Processor::may_run(Lane& lane, int index) {
     switch (lane.state) {
         case State::ready:
@@ -338,7 +352,7 @@ bool Processor::may_run(Lane& lane, int index) {
 
 void Processor::suspend(Lane& mine, State state) {
     mine.state = state;
-    mine.scheduler = std::move(mine.scheduler).resume();
+    go_on(mine.fiber);
     mine.state = State::ready;
 }
 
@@ -416,18 +430,15 @@ void run(dim3 grid, dim3 block, dim3 cluster, std::size_t shared_bytes, const st
     }
 }
 
-void exchange(const void* mine, std::size_t num_bytes, void* all) {
+const std::byte* exchange(const void* mine, std::size_t num_bytes) {
     Processor& p = here();
     Warp& warp = p.warp();
-    if (num_bytes > exchange_bytes) throw std::logic_error("emulated warp: more bytes than lanes exchange");
     if (warp.num_lanes != warp_lanes) throw std::logic_error("emulated warp: lacks lanes that exchange values");
     warp.exchanges = true;
     auto& table = warp.table[warp.generation % 2];
     std::memcpy(table[p.lane_of_warp()], mine, num_bytes);
     p.wait_in_warp();
-    for (int i = 0; i < warp_lanes; ++i) {
-        std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(i) * num_bytes, table[i], num_bytes);
-    }
+    return table[0];
 }
 
 void block_barrier() {

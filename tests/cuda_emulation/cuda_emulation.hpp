@@ -22,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
@@ -103,9 +104,27 @@ GraphLaunches graph_launches();
 /// Launches of a kernel so far in this process.
 std::int64_t launches_of(const void* kernel);
 
-/// Passes `num_bytes` from each lane of the warp to all lanes: fills `all` [32, num_bytes] when every lane has called.
-/// Throws std::logic_error if the warp has fewer than 32 lanes, or if a lane ends instead of calling.
-void exchange(const void* mine, std::size_t num_bytes, void* all);
+/// What the lanes of a warp have passed to exchange(), until this lane's next barrier of the warp.
+constexpr std::size_t exchange_bytes = 64;  ///< max per lane
+template <typename T>
+class OfLanes {
+  public:
+    explicit OfLanes(const std::byte* values) : values_(values) {}
+    const T& operator[](int lane) const {
+        return *reinterpret_cast<const T*>(values_ + static_cast<std::ptrdiff_t>(exchange_bytes) * lane);
+    }
+
+  private:
+    const std::byte* values_;
+};
+/// Returns the values [32, exchange_bytes] when every lane of the warp has called. Throws std::logic_error if the warp
+/// has fewer than 32 lanes, or if a lane ends instead of calling.
+const std::byte* exchange(const void* mine, std::size_t num_bytes);
+template <typename T>
+OfLanes<T> exchange(const T& mine) {
+    static_assert(sizeof(T) <= exchange_bytes && std::is_trivially_copyable_v<T>);
+    return OfLanes<T>(exchange(&mine, sizeof mine));
+}
 void block_barrier();
 /// Counts the calls of wait_for_previous() in this thread's kernels.
 void waited_for_previous();
@@ -128,9 +147,7 @@ void wait(int pending);
 
 template <typename T>
 T from_lane(T value, int source) {
-    T all[32];
-    exchange(&value, sizeof value, all);
-    return all[source & 31];
+    return exchange(value)[source & 31];
 }
 
 }  // namespace emulation
@@ -166,11 +183,9 @@ T __shfl_up_sync(unsigned /*mask*/, T value, int lanes) {
     return emulation::from_lane(value, source >= 0 ? source : emulation::lane());
 }
 inline unsigned __ballot_sync(unsigned /*mask*/, int predicate) {
-    const unsigned char mine = predicate != 0 ? 1 : 0;
-    unsigned char all[32];
-    emulation::exchange(&mine, 1, all);
+    const auto all = emulation::exchange(predicate != 0);
     unsigned votes = 0;
-    for (int i = 0; i < 32; ++i) votes |= static_cast<unsigned>(all[i]) << i;
+    for (int i = 0; i < 32; ++i) votes |= (all[i] ? 1U : 0U) << i;
     return votes;
 }
 inline int __any_sync(unsigned mask, int predicate) {

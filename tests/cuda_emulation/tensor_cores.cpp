@@ -34,7 +34,7 @@ RowOfA row_of_a(int row) {
 /// sum over k of a[row, k] b[k, column], by ascending lanes of the inputs; `product` adds the products of two
 /// registers.
 template <class Sum, class Product>
-Sum product_of(const MmaOperands (&all)[32], int row, int column, Sum sum, Product product) {
+Sum product_of(const OfLanes<MmaOperands>& all, int row, int column, Sum sum, Product product) {
     const RowOfA regs = row_of_a(row);
     for (const bool upper : {false, true}) {
         for (int t = 0; t < 4; ++t) {
@@ -51,9 +51,7 @@ Sum product_of(const MmaOperands (&all)[32], int row, int column, Sum sum, Produ
 
 void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     using namespace emulation;
-    MmaOperands mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    MmaOperands all[32];
-    exchange(&mine, sizeof mine, all);
+    const auto all = exchange(MmaOperands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
     const int g = lane() / 4, t = lane() % 4;
     for (int i = 0; i < 4; ++i) {
         const double sum =
@@ -69,9 +67,7 @@ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&
 
 void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     using namespace emulation;
-    MmaOperands mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    MmaOperands all[32];
-    exchange(&mine, sizeof mine, all);
+    const auto all = exchange(MmaOperands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
     const int g = lane() / 4, t = lane() % 4;
     for (int i = 0; i < 4; ++i) {
         d[i] = product_of(all, g + i / 2 * 8, 2 * t + i % 2, d[i],
@@ -84,11 +80,13 @@ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint
 
 namespace {
 
-/// The element (row, column) and its right neighbour; transposed: (column, row) and the element below it.
-std::uint32_t matrix_pair(const void* const* rows, int row, int column, bool transposed) {
+/// Of the matrix whose rows lanes `first`.. passed: the element (row, column) and its right neighbour; transposed:
+/// (column, row) and the element below it.
+std::uint32_t matrix_pair(const emulation::OfLanes<const void*>& rows, int first, int row, int column,
+                          bool transposed) {
     const auto element = [&](int r, int c) {
         std::uint16_t bits;
-        std::memcpy(&bits, static_cast<const std::byte*>(rows[r]) + c * 2, 2);
+        std::memcpy(&bits, static_cast<const std::byte*>(rows[first + r]) + c * 2, 2);
         return static_cast<std::uint32_t>(bits);
     };
     if (transposed) return element(column, row) | element(column + 1, row) << 16;
@@ -97,12 +95,11 @@ std::uint32_t matrix_pair(const void* const* rows, int row, int column, bool tra
 
 template <int count>
 void load_matrices(std::uint32_t (&to)[count], const void* row, bool transposed) {
-    const void* all[32];
-    emulation::exchange(&row, sizeof row, all);
+    const auto all = emulation::exchange(row);
     const int g = emulation::lane() / 4, t = emulation::lane() % 4;
     for (int i = 0; i < count; ++i) {
         emulation::check_matrix_row(all[8 * i + g]);
-        to[i] = matrix_pair(all + std::ptrdiff_t{8} * i, g, 2 * t, transposed);
+        to[i] = matrix_pair(all, 8 * i, g, 2 * t, transposed);
     }
 }
 
@@ -119,8 +116,7 @@ void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
 }
 
 std::uint32_t transpose_matrix(std::uint32_t pair) {
-    std::uint32_t all[32];
-    emulation::exchange(&pair, sizeof pair, all);
+    const auto all = emulation::exchange(pair);
     const int g = emulation::lane() / 4, t = emulation::lane() % 4;
     const auto element = [&](int row, int column) { return all[row * 4 + column / 2] >> (column % 2 * 16) & 0xffffU; };
     return element(2 * t, g) | element(2 * t + 1, g) << 16;
