@@ -27,7 +27,9 @@ namespace emulation {
 namespace {
 
 constexpr int warp_lanes = 32;
-constexpr std::size_t stack_bytes = 64 << 10;
+/// Of a lane. Not a power of two: stacks follow each other, and the same lines of 32 stacks, which are used in turn,
+/// would fall into the same set of a cache.
+constexpr std::size_t stack_bytes = (64 << 10) + 1088;
 constexpr std::size_t guard_bytes = 256;  // guard after the block's shared memory; must stay unchanged
 constexpr std::byte untouched{0xff};
 
