@@ -151,7 +151,8 @@ class Processor {
     [[nodiscard]] Block& block() { return block_of(current_); }
     [[nodiscard]] Warp& warp_of(int lane) {
         const int warps = (num_threads_ + warp_lanes - 1) / warp_lanes;
-        return warps_[static_cast<std::size_t>(lane / num_threads_ * warps + lane % num_threads_ / warp_lanes)];
+        const int warp = lane / num_threads_ * warps + lane % num_threads_ / warp_lanes;
+        return warps_[static_cast<std::size_t>(warp)];
     }
 
     std::vector<std::unique_ptr<Lane>> lanes_;

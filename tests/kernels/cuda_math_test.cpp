@@ -16,8 +16,8 @@ namespace {
 float draw(std::mt19937_64& random, int least, int most) {
     const std::uint64_t bits = random();
     const auto mantissa = static_cast<float>(bits >> 41) * 0x1p-23F + 1.0F;
-    const auto range = static_cast<std::uint64_t>(most - least + 1);
-    return std::ldexp(bits % 2 == 0 ? mantissa : -mantissa, least + static_cast<int>(bits / 2 % range));
+    const int range = most - least + 1, exponent = least + static_cast<int>(bits >> 1 & 0xffffU) % range;
+    return std::ldexp(bits % 2 == 0 ? mantissa : -mantissa, exponent);
 }
 
 /// Divisors as activations have them, at least 1, and dividends for which they need no scaling.
