@@ -43,9 +43,9 @@ __device__ __forceinline__ float one_plus_exp(float x) {
     return __fmaf_rn(e.mantissa, e.power, 1.0F);
 }
 
-/// x / y as the compiler has it divided, without its branch for operands that need scaling: y and its reciprocal are
-/// normal numbers, and so is the quotient unless y is 2 or x is 0. The remainder is negated, so that the sign of a zero
-/// is right.
+/// x / y with the steps that the compiler emits for a division, but without its branch for operands that need scaling:
+/// y and its reciprocal are normal numbers, and so is the quotient unless y is 2 or x is 0. The remainder is negated,
+/// so that the sign of a zero is right.
 __device__ __forceinline__ float quotient_of(float x, float y) {
     const float near = reciprocal_of(y);
     const float reciprocal = __fmaf_rn(near, __fmaf_rn(-y, near, 1.0F), near);

@@ -238,20 +238,19 @@ class GatedRows {
 /// A thread's sums in shared memory, behind the queue.
 template <class Shape>
 struct KeptSums {
-    /// Those with rows 8n..
-    [[nodiscard]] static __device__ __forceinline__ float4* of_rows(int n) {
-        return reinterpret_cast<float4*>(shared_memory<std::byte>() + Shape::queue_bytes) + n * Shape::threads +
-               reread_thread();
+    /// Those with the first 8 rows; the next ones follow with stride Shape::threads.
+    [[nodiscard]] static __device__ __forceinline__ float4* first() {
+        return reinterpret_cast<float4*>(shared_memory<std::byte>() + Shape::queue_bytes) + reread_thread();
     }
     static __device__ __forceinline__ void keep(const typename Shape::Sums& sums) {
-        float4* const to = of_rows(0);
+        float4* const to = first();
 #pragma unroll
         for (int n = 0; n < Shape::NT; ++n)
             to[n * Shape::threads] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
     }
     /// sums = kept + sums
     static __device__ __forceinline__ void add_to(typename Shape::Sums& sums) {
-        const float4* const from = of_rows(0);
+        const float4* const from = first();
 #pragma unroll
         for (int n = 0; n < Shape::NT; ++n) {
             const float4 kept = from[n * Shape::threads];
@@ -331,7 +330,7 @@ struct TileTree {
         const std::int64_t first_column = gated_column(output() - lane / 4);  // of the warp
         if (first_column >= job.gated_width) return;
         const GatedRows rows(job, std::int64_t{rows_at} * Shape::rows, first_column, lane);
-        const float4* kept = KeptSums<Shape>::of_rows(0);
+        const float4* kept = KeptSums<Shape>::first();
 #pragma unroll 1
         for (int n = 0; n < Shape::NT; n += at_once) {
             float gates[2 * at_once], ups[2 * at_once], active[2 * at_once];

@@ -38,8 +38,8 @@ TEST_P(TensorAttention, IsNearTheReference) {
     }
 }
 
-/// Its weight is 2 to a difference that rounds to almost 0, all others are 2^-infinity, whatever instruction computes
-/// them.
+/// Its weight is 2 to a difference that is 0 but for rounding, all others are 2^-infinity. A GPU's instruction for 2^x
+/// is off by up to 2^-22, and the division by the sum of the weights is rounded.
 TEST_P(TensorAttention, RowsThatSeeOnePositionGetItsValue) {
     const auto device = GetParam().make(1);
     for (const std::int64_t num_rows : {1, 40, 150}) {
@@ -53,7 +53,7 @@ TEST_P(TensorAttention, RowsThatSeeOnePositionGetItsValue) {
                 const auto first = static_cast<std::size_t>(token * scene.context.width + row * c.head_dim);
                 for (std::size_t d = first; d < first + static_cast<std::size_t>(c.head_dim); ++d, ++at) {
                     const float expected = bf16_to_f32(f32_to_bf16(scene.context.qkv[d]));
-                    ASSERT_NEAR(outputs[at], expected, 0x1p-22F * std::abs(expected)) << num_rows << " rows, " << at;
+                    ASSERT_NEAR(outputs[at], expected, 0x1p-21F * std::abs(expected)) << num_rows << " rows, " << at;
                 }
             }
         }
