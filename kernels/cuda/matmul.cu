@@ -214,7 +214,7 @@ class Product {
         const dim3 tiles(pieces(job_.num_rows, Shape::Sums::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
-        launch(stream_, quantized_matmul<type, MT, NT, stages, max_warps>, grid,
+        launch(early(stream_), quantized_matmul<type, MT, NT, stages, max_warps>, grid,
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
@@ -259,7 +259,7 @@ class Product {
         quantize.scale_rows = scale_rows;
         const unsigned threads = threads_for(num_steps * 8);
         const dim3 grid(static_cast<unsigned>(scale_rows), pieces(num_steps * 8, threads));
-        launch(stream_, quantize_inputs<type>, grid, dim3(threads), 0, quantize);
+        launch(early(stream_), quantize_inputs<type>, grid, dim3(threads), 0, quantize);
         job_.x = reinterpret_cast<const std::byte*>(quantize.whole);
         job_.x_stride = num_steps * 64;
         job_.x_slice = layout.steps * 64;

@@ -38,9 +38,12 @@ __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std
     }
 }
 
-/// Grid: rows; steps of all slices. A thread quantizes 8 inputs, so 8 adjacent threads share a step.
+/// Grid: rows; steps of all slices. A thread quantizes 8 inputs, so 8 adjacent threads share a step. Launched early();
+/// the matmul fetches its first weights meanwhile.
 template <DType type>
 __global__ void __launch_bounds__(max_row_threads) quantize_inputs(QuantizeJob job) {
+    let_next_start();
+    wait_for_previous();
     constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale
     const int lane = static_cast<int>(threadIdx.x) % 8;
     const std::int64_t num_steps = job.layout.num_slices * job.layout.steps;
@@ -111,7 +114,7 @@ struct QuantizedQueue {
     const std::byte* weight_scales;  ///< this lane's piece; for lanes below MT * lane_scales
     const std::byte* input_scales;   ///< this lane's piece; for lanes below NT * lane_scales
     int weights_at[MT];              ///< byte offset from there to each tile
-    int last_row, row_bytes;         ///< last valid row, and stride between rows
+    int last_row, row_bytes;         ///< last row that is there, and stride between rows
     int input_scale_step;            ///< stride in bytes between steps
 
     __device__ QuantizedQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
@@ -126,7 +129,8 @@ struct QuantizedQueue {
         x = job.x + first_row * job.x_stride + slice * job.x_slice + lane % 4 * 16;
 #pragma unroll
         for (int m = 0; m < MT; ++m) weights_at[m] = no_further(m, tiles) * tile_steps * step_bytes(type);
-        last_row = no_further(Shape::Sums::rows - 1, job.num_rows - first_row);
+        // With fewer than 8 rows, the added ones are read too: if all lanes read one line of L2, they wait for it.
+        last_row = no_further(Shape::Sums::rows - 1, job.scale_rows - first_row);
         row_bytes = static_cast<int>(job.x_stride);
         const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
         weight_scales =
@@ -146,7 +150,8 @@ struct QuantizedQueue {
         return (row < last_row ? row : last_row) * row_bytes;
     }
 
-    __device__ void fetch(int step, int place) const {
+    /// Weights and their scales.
+    __device__ void fetch_weights(int step, int place) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         std::byte* const to = queue + place;
 #pragma unroll
@@ -157,12 +162,17 @@ struct QuantizedQueue {
                               weights + (weights_at[m] + step * step_bytes(type) + half * 512));
             }
         }
+        if (lane < MT * lane_scales) {
+            copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
+        }
+    }
+    /// Inputs and their scales.
+    __device__ void fetch_inputs(int step, int place) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        std::byte* const to = queue + place;
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
             copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (row_at(n) + step * 64));
-        }
-        if (lane < MT * lane_scales) {
-            copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
         }
         if (lane < NT * lane_scales) {
             copy_async_16(to + Shape::input_scales + lane * 16, input_scales + step * input_scale_step);
@@ -239,7 +249,7 @@ struct QuantizedQueue {
     }
 };
 
-/// Grid and block as in stream_matmul.
+/// Grid and block as in stream_matmul. Launched early().
 template <DType type, int MT, int NT, int stages, int max_warps>
 __global__ void __launch_bounds__(max_warps * 32, 1) quantized_matmul(MatmulJob job) {
     using Shape = QuantizedShape<type, MT, NT, stages>;
@@ -255,14 +265,22 @@ __global__ void __launch_bounds__(max_warps * 32, 1) quantized_matmul(MatmulJob 
     float sum[MT][NT][4] = {};
 #pragma unroll
     for (int step = 0; step < stages - 1; ++step) {
-        if (step < steps) queue.fetch(step, step * Shape::stage_bytes);
+        if (step < steps) queue.fetch_weights(step, step * Shape::stage_bytes);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (int step = 0; step < stages - 1; ++step) {
+        if (step < steps) queue.fetch_inputs(step, step * Shape::stage_bytes);
         commit_copies();
     }
     int place = 0, free = (stages - 1) * Shape::stage_bytes;
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
         __syncwarp();  // the other lanes' copies are complete, and they no longer read the slot that is filled next
-        if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
+        if (step + stages - 1 < steps) {
+            queue.fetch_weights(step + stages - 1, free);
+            queue.fetch_inputs(step + stages - 1, free);
+        }
         commit_copies();
         if constexpr (type == DType::int8) {
             queue.multiply_add_int8(place, sum);
@@ -272,6 +290,7 @@ __global__ void __launch_bounds__(max_warps * 32, 1) quantized_matmul(MatmulJob 
         free = place;
         place = place_after<Shape>(place);
     }
+    let_next_start();
     wait_copies<0>();
     __syncthreads();
     auto* const sums = reinterpret_cast<float*>(shared);
