@@ -37,7 +37,7 @@
 //   gamma, plus the sum of min(p, q / gamma) over the others; gamma itself: 1, or the upper end after gamma_steps
 //   halvings of [1, K].
 // GPU tensor cores (device `cuda`) add the bf16 terms of a matmul in another order, which is fixed as well;
-//   cuda/attention_tensor.cuh states it for attention.
+//   cuda/attention_tensor.cuh states it for attention, over int8 KV, too.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
 //   FTZ and DAZ are set in every thread that computes, because vdpbf16ps always flushes denormals. Only in attention on
 //   tensor cores do results depend on an approximate instruction of the GPU, for 2^x.
@@ -53,8 +53,8 @@ namespace longhaul::kernels {
 inline constexpr int numerics_version = 4;
 
 /// Likewise what only tensor cores compute (device `cuda`); part of the device kind, with which a resumed run must
-/// agree. 2: 2^x by the GPU's instruction.
-inline constexpr int tensor_numerics_version = 2;
+/// agree. 2: 2^x by the GPU's instruction. 3: attention over int8 KV, before as on the CPU.
+inline constexpr int tensor_numerics_version = 3;
 
 inline constexpr int num_slices = 8;                  ///< of every matmul's sum over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions

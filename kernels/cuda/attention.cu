@@ -16,7 +16,7 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
-    return arithmetic != Arithmetic::exact && layout.dtype == DType::bf16 && layout.head_dim <= 256;
+    return arithmetic != Arithmetic::exact && layout.dtype != DType::f32 && layout.head_dim <= 256;
 }
 
 PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
@@ -30,7 +30,7 @@ PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
-    if (gpu.major == 9 && shape.head_dim > 32 && shape.head_dim <= 128)  // wgmma
+    if (gpu.major == 9 && call.layout.dtype == DType::bf16 && shape.head_dim > 32 && shape.head_dim <= 128)  // wgmma
         shape.widest_queries = WarpgroupTile<128>::queries;
     shape.chunk_pages = tensor_chunk_pages;
     shape.span_chunks = tensor_span_chunks;
@@ -38,25 +38,34 @@ PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
     return shape;
 }
 
-template <int DIM, int ROW_WARPS>
+template <int DIM, int ROW_WARPS, DType KV>
 void launch_tensor(const Place& place, const AttentionArgs& args, dim3 grid) {
-    launch(place, tensor_kernel<DIM, ROW_WARPS>, grid, dim3(attention_threads),
-           static_cast<std::size_t>(TensorTile<DIM, ROW_WARPS>::shared_bytes), args);
+    launch(place, tensor_kernel<DIM, ROW_WARPS, KV>, grid, dim3(attention_threads),
+           static_cast<std::size_t>(TensorTile<DIM, ROW_WARPS, KV>::shared_bytes), args);
 }
 
-void launch_narrow(const Place& place, const AttentionArgs& args, dim3 grid) {
+void launch_narrow(const Place& place, DType dtype, const AttentionArgs& args, dim3 grid) {
     const int dim = args.shape.head_dim;
-    if (dim <= 32) return launch_tensor<32, 1>(place, args, grid);
-    if (dim <= 64) return launch_tensor<64, 1>(place, args, grid);
-    if (dim <= 128) return launch_tensor<128, 1>(place, args, grid);
-    launch_tensor<256, 1>(place, args, grid);
+    if (dtype == DType::int8) {
+        if (dim <= 64) return launch_tensor<64, 1, DType::int8>(place, args, grid);
+        if (dim <= 128) return launch_tensor<128, 1, DType::int8>(place, args, grid);
+        return launch_tensor<256, 1, DType::int8>(place, args, grid);
+    }
+    if (dim <= 32) return launch_tensor<32, 1, DType::bf16>(place, args, grid);
+    if (dim <= 64) return launch_tensor<64, 1, DType::bf16>(place, args, grid);
+    if (dim <= 128) return launch_tensor<128, 1, DType::bf16>(place, args, grid);
+    launch_tensor<256, 1, DType::bf16>(place, args, grid);
 }
 
-void launch_wide(const Place& place, const AttentionArgs& args, dim3 grid) {
+void launch_wide(const Place& place, DType dtype, const AttentionArgs& args, dim3 grid) {
     const int dim = args.shape.head_dim;
-    if (dim <= 32) return launch_tensor<32, 4>(place, args, grid);
-    if (dim <= 64) return launch_tensor<64, 4>(place, args, grid);
-    launch_tensor<128, 4>(place, args, grid);
+    if (dtype == DType::int8) {
+        if (dim <= 64) return launch_tensor<64, 4, DType::int8>(place, args, grid);
+        return launch_tensor<128, 4, DType::int8>(place, args, grid);
+    }
+    if (dim <= 32) return launch_tensor<32, 4, DType::bf16>(place, args, grid);
+    if (dim <= 64) return launch_tensor<64, 4, DType::bf16>(place, args, grid);
+    launch_tensor<128, 4, DType::bf16>(place, args, grid);
 }
 
 template <int DIM>
@@ -179,12 +188,12 @@ void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, c
     if (!call.tensor_cores) {
         launch_exact(stream, call.layout.dtype, args, narrow);
     } else if (round.num_wide == 0) {
-        launch_narrow(stream, args, narrow);
+        launch_narrow(stream, call.layout.dtype, args, narrow);
     } else {  // concurrently: neither kernel waits for the last blocks of the other
-        launch_narrow(beside_the_next(stream), args, narrow);
+        launch_narrow(beside_the_next(stream), call.layout.dtype, args, narrow);
         args.units = of.device.units + round.first_wide;
         of.plan.wide_queries == WarpgroupTile<128>::queries ? launch_warpgroups(stream, args, wide)
-                                                            : launch_wide(stream, args, wide);
+                                                            : launch_wide(stream, call.layout.dtype, args, wide);
     }
     merge(stream, call, of, args, round);
 }

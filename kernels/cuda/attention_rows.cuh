@@ -78,23 +78,35 @@ class TensorRows {
     /// Number of positions in the unit before the tile.
     [[nodiscard]] __device__ int before(const Tile& tile) const { return page_of(tile) * tile_tokens; }
 
-    /// Loads the warp's queries as fragments, directly from global memory.
+    /// Loads the warp's queries as fragments, directly from global memory. Those of int8 keys are f32, and are rounded.
     __device__ void load_queries() {
-        const std::uint32_t* from[2];
+        constexpr int element_bytes = T::kv == DType::int8 ? 4 : 2;
+        const std::byte* from[2];
         bool is_there[2];
         for (int r = 0; r < 2; ++r) {
             is_there[r] = query(r).plan_row >= 0;
-            from[r] = reinterpret_cast<const std::uint32_t*>(args_.q +
-                                                             std::int64_t{query(r).query} * args_.shape.head_dim * 2);
+            from[r] = args_.q + std::int64_t{query(r).query} * args_.shape.head_dim * element_bytes;
         }
-        const int words = args_.shape.head_dim / 2;
 #pragma unroll
         for (int step = 0; step < T::steps; ++step) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int word = step * 8 + lane() % 4 + i / 2 * 4;
-                q_[step][i] = is_there[i % 2] && word < words ? from[i % 2][word] : 0;
+                const int dim = step * 16 + first_dim(i / 2);
+                const std::byte* const at = from[i % 2] + dim * element_bytes;
+                q_[step][i] = is_there[i % 2] && dim < args_.shape.head_dim ? load_pair(at) : 0;
             }
+        }
+    }
+    /// The first dimension of a pair that the lane multiplies, within a step: of bytes, a lane has four in a row.
+    [[nodiscard]] __device__ int first_dim(int pair) const {
+        return T::kv == DType::int8 ? lane() % 4 * 4 + pair * 2 : lane() % 4 * 2 + pair * 8;
+    }
+    static __device__ std::uint32_t load_pair(const std::byte* from) {
+        if constexpr (T::kv == DType::int8) {
+            const float2 pair = *reinterpret_cast<const float2*>(from);
+            return round_to_bf16(pair.x, pair.y);
+        } else {
+            return *reinterpret_cast<const std::uint32_t*>(from);
         }
     }
 
@@ -288,18 +300,30 @@ class TensorRows {
         for (int r = 0; r < 2; ++r) {
             if (query(r).seen == 0) continue;
             const std::int64_t at = query(r).entry;
-            const int first = column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2;
             float* to = args_.outputs + at * args_.shape.head_dim;
 #pragma unroll
             for (int n = 0; n < T::output_tiles; ++n) {
-                const int d = first + n * 8;
-                if (d >= args_.shape.head_dim) continue;
-                const float4 kept = span_.get(n);
-                *reinterpret_cast<float2*>(to + d) = r == 0 ? make_float2(kept.x, kept.y) : make_float2(kept.z, kept.w);
+                const int d = column_warp_ * T::output_tiles * 8 + output_dim(n);
+                if (d < args_.shape.head_dim) *reinterpret_cast<float2*>(to + d) = output_pair(n, r);
             }
             if (column_warp_ == 0 && lane() % 4 == 0) {
                 args_.softmax[at] = make_float2(merged_maximum_[r], merged_sum_[r]);
             }
+        }
+    }
+    /// The first dimension of the lane's n-th pair of outputs, of those of the warp. Of bytes, which come in pairs, one
+    /// tile has the even dimensions of 16, the next one the odd ones.
+    [[nodiscard]] __device__ int output_dim(int n) const {
+        return T::kv == DType::int8 ? n / 2 * 16 + lane_ % 4 * 4 + n % 2 * 2 : n * 8 + lane_ % 4 * 2;
+    }
+    [[nodiscard]] __device__ float2 output_pair(int n, int r) const {
+        if constexpr (T::kv == DType::int8) {
+            const float4 even = span_.get(n / 2 * 2), odd = span_.get(n / 2 * 2 + 1);
+            if (r == 0) return n % 2 == 0 ? make_float2(even.x, odd.x) : make_float2(even.y, odd.y);
+            return n % 2 == 0 ? make_float2(even.z, odd.z) : make_float2(even.w, odd.w);
+        } else {
+            const float4 kept = span_.get(n);
+            return r == 0 ? make_float2(kept.x, kept.y) : make_float2(kept.z, kept.w);
         }
     }
 

@@ -1,5 +1,5 @@
-// Attention over bf16 keys and values on tensor cores: one block computes one unit of the plan for one KV head.
-// (attention_warpgroup.cuh does the same for many queries.)
+// Attention over bf16 or int8 keys and values on tensor cores: one block computes one unit of the plan for one KV head.
+// (attention_warpgroup.cuh does the same for many queries and bf16.)
 //
 // Order of sums (numerics different from the CPU's). Chunks of 128 absolute positions are processed page by page, 64
 // positions each. q·k is a chain of mma over ascending steps of 16 dimensions, starting at 0. Scores are in units of
@@ -13,6 +13,11 @@
 // Chunks are merged as in numerics.hpp (with 2^x, and an fma), but in spans of 8 that start at multiples of 8; spans
 // are merged likewise. An output of -0 becomes 0, and one that is not finite NaN, when all is merged: until then they
 // may depend on the tile.
+//
+// int8: q is rounded to bf16, and the integers are exact in bf16. A step of dimensions has them in another order:
+// columns 2t, 2t + 1 of an mma are dimensions 4t, 4t + 1, and columns 2t + 8, 2t + 9 dimensions 4t + 2, 4t + 3. q·k is
+// multiplied by the key's scale, and p by the value's scale, after p has been added to l; the product is 0 unless it is
+// above 0, so that a value that was not finite when it was quantized adds nothing, as on the CPU.
 //
 // The order depends only on absolute positions: an element of an mma depends only on its row of one operand and its
 // column of the other, and positions that a row does not see have p = 0, and their values are treated as finite. So the
@@ -32,10 +37,11 @@
 
 namespace longhaul::kernels::cuda {
 
-template <int DIM, int ROW_WARPS>
-class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
-    using T = TensorTile<DIM, ROW_WARPS>;
+template <int DIM, int ROW_WARPS, DType KV>
+class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
+    using T = TensorTile<DIM, ROW_WARPS, KV>;
     using Rows = TensorRows<T>;
+    static constexpr bool is_int8 = KV == DType::int8;
 
   public:
     __device__ TensorUnit(const AttentionArgs& args, const PlanUnit& unit, int kv_head) : Rows(args, unit, kv_head) {}
@@ -43,7 +49,7 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
     __device__ void run() {
         find_queries();
         find_pages();
-        clear_padding();
+        if constexpr (!is_int8) clear_padding();  // bytes are finite whatever they are
         __syncthreads();
         begin_chunk();
         TileWalk walk(args_, unit_, tensor_chunk_pages, T::is_narrow);
@@ -67,9 +73,9 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
             load(walk.tile(), false, keys(turn));
             if (turn == -2) load_queries();  // behind the first keys: it takes hundreds of instructions
             if (computes) {
-                if (!all) find_nonfinite<T>(values(turn), found());
-                take_scores();
-                if (!all) {
+                if (!all && !is_int8) find_nonfinite<T>(values(turn), found());
+                take_scores(turn);
+                if (!all && !is_int8) {
                     if constexpr (!T::is_narrow) __syncthreads();  // a narrow tile had its barrier when it exchanged p
                     hide_nonfinite(tile, turn);
                 }
@@ -129,6 +135,11 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
         return keys(turn) + T::matrix_bytes;
     }
 
+    /// The scales of a page's keys or values, f32 [64]; int8 only.
+    static __device__ float* scales(std::byte* matrix) {
+        return reinterpret_cast<float*>(matrix + T::scales_at);
+    }
+
     /// Zeroes dimensions that pages do not have, once: no load overwrites them.
     __device__ void clear_padding() {
         const int pieces = args_.shape.row_bytes / 16;
@@ -149,21 +160,25 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
         commit_copies();
     }
 
-    /// From an address that find_pages() found. Values that no query sees are zeroed.
+    /// From an address that find_pages() found. bf16 values that no query sees are zeroed.
     __device__ void load_common(const Tile& tile, bool values, std::byte* to) {
         constexpr int slots = T::threads / T::pieces;  // at a time
         const int first = static_cast<int>(threadIdx.x) / T::pieces;
         const int piece = static_cast<int>(threadIdx.x) % T::pieces;
         const int row_bytes = args_.shape.row_bytes;
+        const std::byte* from = pages()[page_of(tile)] + (values ? args_.shape.block_bytes : 0);
+        if constexpr (is_int8) {
+            const int i = static_cast<int>(threadIdx.x) * 16;
+            if (i < tile_tokens * 4) copy_async_16(to + T::scales_at + i, from + args_.shape.scales() + i);
+        }
         if (piece * 16 >= row_bytes) return;
-        const std::byte* from =
-            pages()[page_of(tile)] + (values ? args_.shape.block_bytes : 0) + first * row_bytes + piece * 16;
+        from += first * row_bytes + piece * 16;
         to += T::place(first, piece);
         const int end = unit_.seen_by_one - before(tile) - first;
-        if (row_bytes == DIM * 2 && end >= tile_tokens - first) {  // almost always: all offsets are constants
+        if (row_bytes == T::row_bytes && end >= tile_tokens - first) {  // almost always: all offsets are constants
 #pragma unroll
             for (int slot = 0; slot < tile_tokens; slot += slots) {
-                copy_async_16(to + slot * T::stride, from + slot * DIM * 2);
+                copy_async_16(to + slot * T::stride, from + slot * T::row_bytes);
             }
             return;
         }
@@ -171,7 +186,7 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
         for (int slot = 0; slot < tile_tokens; slot += slots) {
             if (slot < end) {
                 copy_async_16(to, from);
-            } else if (values) {
+            } else if (values && !is_int8) {
                 *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
             }
             to += slots * T::stride;
@@ -193,26 +208,29 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
         const auto in_page = static_cast<int>(row.in_pages - std::int64_t{tile.page} * tile_tokens);  // may be negative
         const std::int32_t* const path = args_.paths + row.first_path;
         const std::int64_t page = row.pages + tile.page, scratch = row.scratch;
-        const std::int64_t within = args_.block(kv_head_, values) + piece * 16;
-        to += piece * 16;
+        const std::int64_t within = args_.block(kv_head_, values);
 #pragma unroll 1
         for (int begin = static_cast<int>(threadIdx.x) / T::pieces; begin < tile_tokens; begin += at_once * slots) {
-            const std::byte* from[at_once];
+            const std::byte* block[at_once];
+            int at[at_once];
 #pragma unroll
             for (int i = 0; i < at_once; ++i) {
                 const int slot = begin + i * slots < end ? begin + i * slots : end - 1;
                 const int on_path = path[slot > in_page ? slot - in_page : 0];
                 const bool in_pages = slot < in_page;
-                const std::byte* start = args_.page(in_pages ? page : scratch + on_path / tile_tokens);
-                from[i] = start + within + (in_pages ? slot : on_path % tile_tokens) * row_bytes;
+                block[i] = args_.page(in_pages ? page : scratch + on_path / tile_tokens) + within;
+                at[i] = in_pages ? slot : on_path % tile_tokens;
             }
 #pragma unroll
             for (int i = 0; i < at_once; ++i) {
                 const int slot = begin + i * slots;
                 if (slot < end) {
-                    copy_async_16(to + slot * T::stride, from[i]);
-                } else if (values) {
-                    *reinterpret_cast<uint4*>(to + slot * T::stride) = make_uint4(0, 0, 0, 0);
+                    copy_async_16(to + T::place(slot, piece), block[i] + at[i] * row_bytes + piece * 16);
+                    if (is_int8 && piece == 0) {
+                        copy_async_4(scales(to) + slot, block[i] + args_.shape.scales() + at[i] * 4);
+                    }
+                } else if (values && !is_int8) {
+                    *reinterpret_cast<uint4*>(to + T::place(slot, piece)) = make_uint4(0, 0, 0, 0);
                 }
             }
         }
@@ -241,6 +259,7 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
         for (float& maximum : maxima_) maximum = minus_infinity();
     }
     __device__ void multiply_keys(int turn) {
+        if constexpr (is_int8) return multiply_int8_keys(turn);
         const int in_matrix = lane_ % 8;
         // The ldmatrix loads positions n.. with dimensions k.. and k + 8.., then the next 8 positions.
         const std::byte* row =
@@ -256,13 +275,38 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
             }
         }
     }
+    __device__ void multiply_int8_keys(int turn) {
+        // The ldmatrix loads the bytes of positions n.. with dimensions k.. and k + 16.., then the next 8 positions.
+        const std::byte* row =
+            keys(turn) + (first_position() + lane_ / 16 * 8 + lane_ % 8) * T::stride + lane_ / 8 % 2 * 16;
+#pragma unroll
+        for (int step = 0; step < T::steps; step += 2) {
+#pragma unroll
+            for (int n = 0; n < T::score_tiles; n += 2) {
+                std::uint32_t k[4];
+                load_matrix_x4(k, row + n * 8 * T::stride + step * 16);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    mma_bf16(scores_[n + i / 2], q_[step + i % 2],
+                             {bf16_of_bytes<0, 1>(k[i]), bf16_of_bytes<2, 3>(k[i])});
+                }
+            }
+        }
+        const float* const of = scales(keys(turn)) + first_position() + lane_ % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < T::score_tiles; ++n) {
+            const float2 scale = *reinterpret_cast<const float2*>(of + n * 8);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scores_[n][i] = __fmul_rn(scores_[n][i], i % 2 == 0 ? scale.x : scale.y);
+        }
+    }
     /// Narrow tiles only: [queries, 4 column warps].
     [[nodiscard]] __device__ float* shared_maxima() const {
         return reinterpret_cast<float*>(shared_ + T::maxima_at);
     }
 
     /// Converts scores to probabilities (p_) and rescales sums and outputs to the new maxima.
-    __device__ void take_scores() {
+    __device__ void take_scores(int turn) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             if (!has_row(r)) continue;
@@ -272,10 +316,24 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
             }
             rescale_output(r, take_row(r, maxima_[r]));
         }
+        if constexpr (is_int8) scale_p(turn);
         if constexpr (T::is_narrow) {
             exchange_p();
         } else {
             convert_p();
+        }
+    }
+
+    /// fmaxf ignores NaN: a scale that is NaN, or stale where p is 0.
+    __device__ void scale_p(int turn) {
+        const float* const of = scales(values(turn)) + first_position() + lane_ % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < T::score_tiles; ++n) {
+            const float2 scale = *reinterpret_cast<const float2*>(of + n * 8);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                scores_[n][i] = fmaxf(__fmul_rn(scores_[n][i], i % 2 == 0 ? scale.x : scale.y), 0.0F);
+            }
         }
     }
 
@@ -298,6 +356,7 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
     }
 
     __device__ void add_values(int turn) {
+        if constexpr (is_int8) return add_int8_values(turn);
         // The ldmatrix loads 32 positions of 8 dimensions.
         const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
 #pragma unroll
@@ -308,6 +367,26 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
                 load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
                 mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
                 mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
+            }
+        }
+    }
+
+    __device__ void add_int8_values(int turn) {
+        // The ldmatrix loads the bytes of 32 positions and 16 dimensions: transposed, a lane has two dimensions of two
+        // positions.
+        const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 8;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int n = 0; n < T::output_tiles; n += 2) {
+                std::uint32_t v[4];
+                load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 8);
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    const std::uint32_t(&p)[4] = p_[2 * half + i / 2];
+                    mma_bf16(output_[n], p, {bf16_of_bytes<0, 2>(v[i]), bf16_of_bytes<0, 2>(v[i + 1])});
+                    mma_bf16(output_[n + 1], p, {bf16_of_bytes<1, 3>(v[i]), bf16_of_bytes<1, 3>(v[i + 1])});
+                }
             }
         }
     }
@@ -339,11 +418,11 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS>> {
 };
 
 /// Grid [units, kv_heads].
-template <int DIM, int ROW_WARPS>
-__global__ void __launch_bounds__(attention_threads, (TensorTile<DIM, ROW_WARPS>::blocks))
+template <int DIM, int ROW_WARPS, DType KV>
+__global__ void __launch_bounds__(attention_threads, (TensorTile<DIM, ROW_WARPS, KV>::blocks))
     tensor_kernel(AttentionArgs args) {
     const PlanUnit unit = args.units[blockIdx.x];
-    TensorUnit<DIM, ROW_WARPS>(args, unit, static_cast<int>(blockIdx.y)).run();
+    TensorUnit<DIM, ROW_WARPS, KV>(args, unit, static_cast<int>(blockIdx.y)).run();
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -12,9 +12,10 @@ constexpr int tensor_chunk_tokens = tensor_chunk_pages * tile_tokens;
 constexpr int tensor_span_chunks = 8;
 constexpr int tensor_unit_pages = tensor_chunk_pages * tensor_span_chunks;  ///< most pages of a unit
 
-/// Sizes of a kernel for heads of up to DIM dimensions.
-template <int DIM, int ROW_WARPS>
+/// Sizes of a kernel for heads of up to DIM dimensions, with keys and values of type KV, bf16 or int8.
+template <int DIM, int ROW_WARPS, DType KV>
 struct TensorTile {
+    static constexpr DType kv = KV;
     static constexpr int threads = attention_threads;
     static constexpr int warps = threads / 32;
     static constexpr int column_warps = warps / ROW_WARPS;
@@ -24,9 +25,11 @@ struct TensorTile {
     static constexpr int groups = 4 / column_warps;              ///< groups of 16 positions per warp
     static constexpr int score_tiles = 2 * groups;               ///< tiles of 8 positions per warp
     static constexpr int output_tiles = DIM / 8 / column_warps;  ///< tiles of 8 dimensions per warp
-    static constexpr int pieces = DIM / 8;                       ///< pieces of 16 bytes per row
-    static constexpr int stride = DIM * 2 + 16;                ///< bytes per row; odd multiple of 16: no bank conflicts
-    static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (or values) of a page
+    static constexpr int row_bytes = DIM * (KV == DType::int8 ? 1 : 2);
+    static constexpr int pieces = row_bytes / 16;           ///< pieces of 16 bytes per row
+    static constexpr int stride = row_bytes + 16;           ///< odd multiple of 16: no bank conflicts
+    static constexpr int scales_at = tile_tokens * stride;  ///< in a matrix; int8 only
+    static constexpr int matrix_bytes = scales_at + (KV == DType::int8 ? tile_tokens * 4 : 0);  ///< keys, or values
     static constexpr int stage_bytes = 2 * matrix_bytes;
     static constexpr bool span_in_registers = is_narrow;
     static constexpr bool registers_are_full = false;
@@ -43,6 +46,7 @@ struct TensorTile {
     static constexpr int shared_bytes = found_at + 16;
     static constexpr int blocks = DIM > 128 ? 1 : is_narrow ? 3 : 2;  ///< min blocks per multiprocessor
     static_assert(column_warps == 1 || column_warps == 4);
+    static_assert(KV == DType::bf16 || output_tiles % 2 == 0);  // bytes come in pairs of tiles
     static constexpr int places = 1;  ///< rows after which places repeat, `stride` bytes per row further
     /// Byte offset of 16 bytes of a row in a matrix.
     static __device__ int place(int row, int piece) { return row * stride + piece * 16; }
@@ -51,6 +55,7 @@ struct TensorTile {
 /// The same of attention_warpgroup.cuh.
 template <int DIM>
 struct WarpgroupTile {
+    static constexpr DType kv = DType::bf16;
     static constexpr int warpgroups = 2;
     static constexpr int threads = warpgroups * 128;
     static constexpr int warps = threads / 32;

@@ -59,6 +59,11 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(is_there ? 16 : 0)
                  : "memory");
 }
+/// The same for 4 bytes, aligned to 4; through L1.
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
+}
 /// Closes the group of copies started since the last call.
 __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -222,6 +227,13 @@ __device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const voi
 __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
     std::uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/// a - b for two bf16 each, where the differences are exact.
+__device__ __forceinline__ std::uint32_t difference_of_bf16(std::uint32_t a, std::uint32_t b) {
+    std::uint32_t pair;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(b), "r"(0xbf80bf80U), "r"(a));
     return pair;
 }
 

@@ -68,6 +68,15 @@ __device__ __forceinline__ float bf16_high(std::uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000U);
 }
 
+/// Two of the four signed bytes of a word as bf16, exactly: 128 plus the low seven bits, less 128 or, if the byte is
+/// negative, 256.
+template <unsigned low, unsigned high>
+__device__ __forceinline__ std::uint32_t bf16_of_bytes(std::uint32_t bytes) {
+    constexpr std::uint32_t of_128 = 0x43004300U;
+    const std::uint32_t spread = __byte_perm(bytes, 0, low | 4U << 4 | high << 8 | 4U << 12);
+    return difference_of_bf16((spread & 0x007f007fU) | of_128, (spread & 0x00800080U) | of_128);
+}
+
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000U);
 }

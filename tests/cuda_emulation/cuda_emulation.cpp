@@ -123,7 +123,7 @@ class Processor {
     template <typename T>
     T* in_block(T* mine, unsigned which);
     /// Throws std::logic_error unless these bytes are a multiple of 16 and within the block's shared memory.
-    void check_piece(const char* operation, const void* data, std::size_t num_bytes = 16);
+    void check_piece(const char* operation, const void* data, std::size_t num_bytes = 16, std::size_t unit = 16);
     void copy_later(const BulkCopy& copy);
 
   private:
@@ -317,10 +317,10 @@ void Processor::check_end() {
     }
 }
 
-void Processor::check_piece(const char* operation, const void* data, std::size_t num_bytes) {
+void Processor::check_piece(const char* operation, const void* data, std::size_t num_bytes, std::size_t unit) {
     const auto at = reinterpret_cast<std::uintptr_t>(data), begin = reinterpret_cast<std::uintptr_t>(shared());
-    if (at % 16 != 0 || num_bytes % 16 != 0)
-        throw std::logic_error(std::string(operation) + ": not a multiple of 16 bytes");
+    if (at % unit != 0 || num_bytes % unit != 0)
+        throw std::logic_error(std::string(operation) + ": not a multiple of " + std::to_string(unit) + " bytes");
     if (at < begin || at + num_bytes > begin + shared_bytes_) {
         throw std::logic_error(std::string(operation) + ": outside of the block's shared memory");
     }
@@ -504,9 +504,9 @@ void check_matrix_row(const void* row) {
 }
 
 void copy_later(void* to, const void* from, std::size_t num_bytes) {
-    here().check_piece("cp.async", to);
+    here().check_piece("cp.async", to, num_bytes, num_bytes);
     if (reinterpret_cast<std::uintptr_t>(from) % num_bytes != 0) {
-        throw std::logic_error("cp.async: reads at no multiple of 16 bytes");
+        throw std::logic_error("cp.async: reads at no multiple of " + std::to_string(num_bytes) + " bytes");
     }
     std::memset(to, 0xff, num_bytes);  // the old contents are undefined from now on
     Lane& lane = here().lane();

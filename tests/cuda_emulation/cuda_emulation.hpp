@@ -307,6 +307,9 @@ inline void copy_async_16(void* shared, const void* global, bool is_there) {
     alignas(16) static constexpr std::byte zeros[16]{};
     emulation::copy_later(shared, is_there ? global : zeros, 16);
 }
+inline void copy_async_4(void* shared, const void* global) {
+    emulation::copy_later(shared, global, 4);
+}
 inline void commit_copies() {
     emulation::commit();
 }
@@ -350,6 +353,11 @@ void give_registers() {}
 
 inline std::uint32_t round_to_bf16(float low, float high) {
     return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
+}
+
+inline std::uint32_t difference_of_bf16(std::uint32_t a, std::uint32_t b) {
+    const auto half = [](std::uint32_t bits, int shift) { return std::bit_cast<float>(bits >> shift << 16); };
+    return round_to_bf16(half(a, 0) - half(b, 0), half(a, 16) - half(b, 16));
 }
 
 /// Off by -1, 0 or 1 unit in the last place, as a GPU's may be, but not where no quotient would survive that: next to a

@@ -29,7 +29,7 @@ class Queue;
 struct Machine {
     std::recursive_mutex mutex;
     std::vector<Queue*> queues;
-    std::exception_ptr failure;                        ///< the first one that was not thrown yet
+    std::exception_ptr failure;  ///< the first one; thrown to all who wait, as a GPU does, until no stream is left
     std::map<const std::byte*, std::size_t> memories;  ///< device memory and page-locked memory
 
     /// Whether this is memory to which a copy may be asynchronous.
@@ -38,8 +38,8 @@ struct Machine {
         const auto behind = memories.upper_bound(at);
         return behind != memories.begin() && at < std::prev(behind)->first + std::prev(behind)->second;
     }
-    void rethrow_failure() {
-        if (failure != nullptr) std::rethrow_exception(std::exchange(failure, nullptr));
+    void rethrow_failure() const {
+        if (failure != nullptr) std::rethrow_exception(failure);
     }
 };
 
@@ -108,6 +108,7 @@ Stream::~Stream() {
     const Lock lock(machine().mutex);
     native_->queue->run_all();
     std::erase(machine().queues, native_->queue.get());
+    if (machine().queues.empty()) machine().failure = nullptr;
     delete native_;
 }
 void Stream::synchronize() const {

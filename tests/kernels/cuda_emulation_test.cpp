@@ -361,6 +361,21 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
     EXPECT_EQ(seen[2], 3);
 }
 
+/// As on a GPU: whoever ignores one error gets the next one.
+TEST(CudaEmulation, AFailureIsThrownToAllWhoWaitUntilNoStreamIsLeft) {
+    const auto expect_failures = [](const Stream& stream) {
+        EXPECT_THROW(stream.synchronize(), std::runtime_error);
+        EXPECT_THROW(stream.synchronize(), std::runtime_error);
+    };
+    {
+        const Stream stream;
+        ask(stream, [] { throw std::runtime_error("seven"); });
+        expect_failures(stream);
+        expect_failures(Stream());
+    }
+    EXPECT_NO_THROW(Stream().synchronize());
+}
+
 TEST(CudaEmulation, EventsBringStreamsInOrder) {
     std::vector<int> order;
     const Stream one, other;

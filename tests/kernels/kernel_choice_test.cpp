@@ -2,6 +2,7 @@
 // of other kernels elsewhere, which shows nothing where the others compute.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/attention_tensor.cuh"
 #include "kernels/cuda/attention_warpgroup.cuh"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/matmul_cluster.cuh"
@@ -62,12 +63,13 @@ TEST(KernelChoice, BlocksOfOneSliceComputeTrees) {
     EXPECT_EQ(few.count(), 1);
 }
 
+void attend(const DeviceCase& which, const Case& c) {
+    const auto device = which.make(1);
+    static_cast<void>(Scene(*device, c, 1).run(*device, DType::f32).bytes());
+}
+
 TEST(KernelChoice, WarpgroupsComputeAttentionOfManyQueries) {
     const Launched wide(cuda::warpgroup_kernel<128>), half(cuda::warpgroup_kernel<64>);
-    const auto attend = [](const DeviceCase& which, const Case& c) {
-        const auto device = which.make(1);
-        static_cast<void>(Scene(*device, c, 1).run(*device, DType::f32).bytes());
-    };
     const Case prompt{DType::bf16, 128, 2, 4, 700, 64, false};
     attend(older_gpu(), prompt);
     attend(tensor_gpu(), {DType::bf16, 128, 2, 4, 700, 3, false});  // few queries
@@ -84,6 +86,17 @@ TEST(KernelChoice, WarpgroupsComputeAttentionOfManyQueries) {
         EXPECT_GT(one.count(), 0) << c;
     }
     EXPECT_GT(half.count(), 0);
+}
+
+TEST(KernelChoice, TensorCoresComputeAttentionOverInt8) {
+    const Launched narrow(cuda::tensor_kernel<128, 1, DType::int8>), wide(cuda::tensor_kernel<128, 4, DType::int8>);
+    attend(exact_gpu(), {DType::int8, 128, 2, 4, 700, 20, true});
+    EXPECT_EQ(narrow.count() + wide.count(), 0);
+    attend(tensor_gpu(), {DType::int8, 128, 2, 4, 700, 3, true});
+    EXPECT_GT(narrow.count(), 0);
+    EXPECT_EQ(wide.count(), 0);
+    attend(tensor_gpu(), {DType::int8, 128, 2, 4, 700, 20, true});
+    EXPECT_GT(wide.count(), 0);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ double relative_error(const std::vector<float>& expected, const std::vector<floa
     return std::sqrt(error / size);
 }
 
-/// Both round p to bf16, relative to different maxima: each weight is off by up to 2^-9, in either direction.
+/// Both round p to bf16, relative to different maxima: each weight is off by up to 2^-9, in either direction. With
+/// int8, the device alone does, and it rounds queries likewise, which moves scores (of about 1) and so the weights.
 TEST_P(TensorAttention, IsNearTheReference) {
     const auto reference = make_cpu_device(CpuVariant::reference, 2);
     const auto device = GetParam().make(1);
@@ -29,12 +30,17 @@ TEST_P(TensorAttention, IsNearTheReference) {
                           Case{DType::bf16, 64, 1, 8, 530, 9, false}, Case{DType::bf16, 40, 2, 5, 1025, 3, true},
                           Case{DType::bf16, 2, 1, 50, 70, 2, true}, Case{DType::bf16, 144, 1, 2, 600, 12, true},
                           Case{DType::bf16, 256, 1, 1, 130, 70, false}, Case{DType::bf16, 96, 1, 6, 90, 90, false},
-                          Case{DType::bf16, 264, 1, 1, 130, 3, true}}) {
+                          Case{DType::bf16, 264, 1, 1, 130, 3, true}, Case{DType::int8, 128, 2, 4, 1100, 1, true},
+                          Case{DType::int8, 128, 1, 4, 700, 20, true}, Case{DType::int8, 64, 1, 8, 530, 9, false},
+                          Case{DType::int8, 40, 2, 5, 1025, 3, true}, Case{DType::int8, 2, 1, 50, 70, 2, true},
+                          Case{DType::int8, 144, 1, 2, 600, 12, true}, Case{DType::int8, 256, 1, 1, 130, 70, false},
+                          Case{DType::int8, 96, 1, 6, 400, 90, false, 70}}) {
         SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
         const Guarded expected = Scene(*reference, c, seed).run(*reference, DType::f32);
         const Guarded actual = Scene(*device, c, seed).run(*device, DType::f32);
         EXPECT_TRUE(actual.intact());
-        EXPECT_LT(relative_error(expected.values(), actual.values()), 0x1p-9);
+        const double bound = c.dtype == DType::int8 ? 0x1p-8 : 0x1p-9;
+        EXPECT_LT(relative_error(expected.values(), actual.values()), bound);
     }
 }
 
@@ -64,10 +70,10 @@ TEST_P(TensorAttention, RowsThatSeeOnePositionGetItsValue) {
 /// The rows of a tree together fill tiles of 64 queries; a single row uses tiles of 16. Three spans of one KV head: two
 /// tiles of them are enough for the four multiprocessors of the emulated GPU, so each block computes a span; one tile
 /// is not, so each computes a chunk.
-void expect_rows_together_to_equal_rows_alone(const DeviceCase& which, bool tree, std::int64_t window) {
+void expect_rows_together_to_equal_rows_alone(const DeviceCase& which, DType dtype, bool tree, std::int64_t window) {
     Comparison comparison(which);
     const auto device = which.make(1);
-    const Case c{DType::bf16, 32, 1, 2, 3000, 40, tree, window};
+    const Case c{dtype, 32, 1, 2, 3000, 40, tree, window};
     SCOPED_TRACE(::testing::Message() << c);
     const Scene scene(*device, c, 600);
     const std::vector<std::byte> together = scene.run(*device, DType::f32).bytes();
@@ -84,17 +90,24 @@ void expect_rows_together_to_equal_rows_alone(const DeviceCase& which, bool tree
 }
 
 TEST_P(TensorAttention, RowsOfATreeTogetherEqualRowsAlone) {
-    for (const std::int64_t window : {0, 1500}) expect_rows_together_to_equal_rows_alone(GetParam(), true, window);
+    for (const DType dtype : {DType::bf16, DType::int8}) {
+        for (const std::int64_t window : {0, 1500})
+            expect_rows_together_to_equal_rows_alone(GetParam(), dtype, true, window);
+    }
 }
 TEST_P(TensorAttention, RowsOfAChunkTogetherEqualRowsAlone) {
-    for (const std::int64_t window : {0, 1500}) expect_rows_together_to_equal_rows_alone(GetParam(), false, window);
+    for (const DType dtype : {DType::bf16, DType::int8}) {
+        for (const std::int64_t window : {0, 1500})
+            expect_rows_together_to_equal_rows_alone(GetParam(), dtype, false, window);
+    }
 }
 
 /// Half of the rows, in another order: tiles hold other rows.
-TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
-    Comparison comparison(GetParam());
-    const auto device = GetParam().make(1);
-    const Case c{DType::bf16, 64, 1, 3, 500, 48, true};  // paths cross the end of a chunk
+void expect_half_to_equal_all(const DeviceCase& which, DType dtype) {
+    Comparison comparison(which);
+    const auto device = which.make(1);
+    const Case c{dtype, 64, 1, 3, 500, 48, true};  // paths cross the end of a chunk
+    SCOPED_TRACE(::testing::Message() << c);
     const Scene scene(*device, c, 601);
     const std::vector<std::byte> all = scene.run(*device, DType::f32).bytes();
     const auto out_bytes = static_cast<std::ptrdiff_t>(all.size() / scene.rows.size());
@@ -110,6 +123,9 @@ TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
     const Guarded some =
         attend(*device, scene.layout, 1, {&scene.sequence, 1}, rows, q.data(), scene.q_heads, DType::f32);
     ASSERT_TRUE(comparison.equal(expected, some.bytes(), DType::f32));
+}
+TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
+    for (const DType dtype : {DType::bf16, DType::int8}) expect_half_to_equal_all(GetParam(), dtype);
 }
 
 bool is_emulated(const DeviceCase& which) {
