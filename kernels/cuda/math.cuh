@@ -69,12 +69,12 @@ __device__ __forceinline__ float bf16_high(std::uint32_t pair) {
 }
 
 /// Two of the four signed bytes of a word as bf16, exactly: 128 plus the low seven bits, less 128 or, if the byte is
-/// negative, 256.
+/// negative, 256. upper_byte: 0x43, that of 128; faster if the compiler does not know it.
 template <unsigned low, unsigned high>
-__device__ __forceinline__ std::uint32_t bf16_of_bytes(std::uint32_t bytes) {
-    constexpr std::uint32_t of_128 = 0x43004300U;
-    const std::uint32_t spread = __byte_perm(bytes, 0, low | 4U << 4 | high << 8 | 4U << 12);
-    return difference_of_bf16((spread & 0x007f007fU) | of_128, (spread & 0x00800080U) | of_128);
+__device__ __forceinline__ std::uint32_t bf16_of_bytes(std::uint32_t bytes, std::uint32_t upper_byte) {
+    constexpr unsigned of_second = 4;
+    const std::uint32_t pair = __byte_perm(bytes, upper_byte, low | of_second << 4 | high << 8 | of_second << 12);
+    return difference_of_bf16(pair & 0xff7fff7fU, pair & 0xff80ff80U);
 }
 
 __device__ __forceinline__ float minus_infinity() {

@@ -52,8 +52,8 @@ TEST(CudaMath, BytesBecomeBf16Exactly) {
         const int bytes[4] = {i - 128, (i * 7) % 256 - 128, (i * 11 + 5) % 256 - 128, 127 - i};
         std::uint32_t word = 0;
         for (unsigned k = 0; k < 4; ++k) word |= (static_cast<std::uint32_t>(bytes[k]) & 0xffU) << 8 * k;
-        const std::uint32_t low = bf16_of_bytes<0, 1>(word), high = bf16_of_bytes<2, 3>(word);
-        const std::uint32_t even = bf16_of_bytes<0, 2>(word), odd = bf16_of_bytes<1, 3>(word);
+        const std::uint32_t low = bf16_of_bytes<0, 1>(word, 0x43), high = bf16_of_bytes<2, 3>(word, 0x43);
+        const std::uint32_t even = bf16_of_bytes<0, 2>(word, 0x43), odd = bf16_of_bytes<1, 3>(word, 0x43);
         ASSERT_EQ(first(low), bytes[0]);
         ASSERT_EQ(second(low), bytes[1]);
         ASSERT_EQ(first(high), bytes[2]);
