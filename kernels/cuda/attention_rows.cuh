@@ -311,13 +311,13 @@ class TensorRows {
             }
         }
     }
-    /// The first dimension of the lane's n-th pair of outputs, of those of the warp. Of bytes, which come in pairs, one
-    /// tile has the even dimensions of 16, the next one the odd ones.
+    /// The first dimension of the lane's n-th pair of outputs, of those of the warp. If bytes are converted in
+    /// registers, two tiles share 16 dimensions: one has the even ones, the other one the odd ones.
     [[nodiscard]] __device__ int output_dim(int n) const {
-        return T::kv == DType::int8 ? n / 2 * 16 + lane_ % 4 * 4 + n % 2 * 2 : n * 8 + lane_ % 4 * 2;
+        return T::converts_in_registers ? n / 2 * 16 + lane_ % 4 * 4 + n % 2 * 2 : n * 8 + lane_ % 4 * 2;
     }
     [[nodiscard]] __device__ float2 output_pair(int n, int r) const {
-        if constexpr (T::kv == DType::int8) {
+        if constexpr (T::converts_in_registers) {
             const float4 even = span_.get(n / 2 * 2), odd = span_.get(n / 2 * 2 + 1);
             if (r == 0) return n % 2 == 0 ? make_float2(even.x, odd.x) : make_float2(even.y, odd.y);
             return n % 2 == 0 ? make_float2(even.z, odd.z) : make_float2(even.w, odd.w);

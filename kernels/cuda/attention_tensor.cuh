@@ -29,6 +29,9 @@
 // maxima and p through shared memory. In a wide tile each warp has its own queries and all columns. The arithmetic is
 // identical by construction. Rows of 8 queries that the tile does not have are skipped.
 //
+// Bytes of int8 become bf16 where they are multiplied: in registers by the one warp of a narrow tile that needs them,
+// in shared memory for the four of a wide one.
+//
 // Keys are loaded up to two pages ahead, values one, and nothing but the addresses of its pages keeps a block from
 // starting the first loads.
 #pragma once
@@ -52,39 +55,10 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
         if constexpr (!is_int8) clear_padding();  // bytes are finite whatever they are
         __syncthreads();
         begin_chunk();
-        TileWalk walk(args_, unit_, tensor_chunk_pages, T::is_narrow);
-        Tile tile{}, next{};
-        // The first two turns only load, so that the code that loads is there once.
-#pragma unroll 1
-        for (int turn = -2; turn < 0 || tile.is_there; ++turn) {
-            const bool computes = turn >= 0;
-            const bool all = all_see(tile);
-            clear_scores();
-            if (computes) {
-                wait_copies<2>();  // the keys of this page; its values and the next keys may still be in flight
-                __syncthreads();   // and no thread reads the other page's values any more
-            }
-            load(next, true, values(turn + 1));
-            if (computes) {
-                compute_scores(tile, turn, all);
-                wait_copies<2>();
-                __syncthreads();  // values are there, maxima exchanged, and no thread reads this page's keys any more
-            }
-            load(walk.tile(), false, keys(turn));
-            if (turn == -2) load_queries();  // behind the first keys: it takes hundreds of instructions
-            if (computes) {
-                if (!all && !is_int8) find_nonfinite<T>(values(turn), found());
-                take_scores(turn);
-                if (!all && !is_int8) {
-                    if constexpr (!T::is_narrow) __syncthreads();  // a narrow tile had its barrier when it exchanged p
-                    hide_nonfinite(tile, turn);
-                }
-                if (has_row(0)) add_values(turn);
-                if (!next.is_there || next.page / tensor_chunk_pages != tile.page / tensor_chunk_pages) end_chunk();
-            }
-            tile = next;
-            next = walk.tile();
-            walk.advance();
+        if constexpr (T::converts_in_shared) {
+            attend_to_converted();
+        } else {
+            attend();
         }
         store();
     }
@@ -128,6 +102,71 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
     using Rows::take_row;
     using Rows::unit_;
 
+    __device__ void attend() {
+        TileWalk walk(args_, unit_, tensor_chunk_pages, T::is_narrow);
+        Tile tile{}, next{};
+        // The first two turns only load, so that the code that loads is there once.
+#pragma unroll 1
+        for (int turn = -2; turn < 0 || tile.is_there; ++turn) {
+            const bool computes = turn >= 0;
+            const bool all = all_see(tile);
+            clear_scores();
+            if (computes) {
+                wait_copies<2>();  // the keys of this page; its values and the next keys may still be in flight
+                __syncthreads();   // and no thread reads the other page's values any more
+            }
+            load(next, true, values(turn + 1));
+            if (computes) {
+                compute_scores(tile, turn, all);
+                wait_copies<2>();
+                __syncthreads();  // values are there, maxima exchanged, and no thread reads this page's keys any more
+            }
+            load(walk.tile(), false, keys(turn));
+            if (turn == -2) load_queries();  // behind the first keys: it takes hundreds of instructions
+            if (computes) {
+                if (!all && !is_int8) find_nonfinite<T>(values(turn), found());
+                take_scores(turn);
+                if (!all && !is_int8) {
+                    if constexpr (!T::is_narrow) __syncthreads();  // a narrow tile had its barrier when it exchanged p
+                    hide_nonfinite(tile, turn);
+                }
+                if (has_row(0)) add_values(turn);
+                if (!next.is_there || next.page / tensor_chunk_pages != tile.page / tensor_chunk_pages) end_chunk();
+            }
+            tile = next;
+            next = walk.tile();
+            walk.advance();
+        }
+    }
+
+    /// Loads a page ahead, and converts each page for all warps.
+    __device__ void attend_to_converted() {
+        TileWalk walk(args_, unit_, tensor_chunk_pages, false);
+        Tile tile = walk.tile();
+        load_both(tile, 0);
+        load_queries();
+#pragma unroll 1
+        for (int turn = 0; tile.is_there; ++turn) {
+            walk.advance();
+            const Tile next = walk.tile();
+            load_both(next, turn + 1);  // no thread converts the page before any more
+            wait_copies<2>();
+            __syncthreads();  // this page is there, and no thread multiplies the one before any more
+            convert(turn);
+            __syncthreads();
+            clear_scores();
+            compute_scores(tile, turn, all_see(tile));
+            take_scores(turn);
+            if (has_row(0)) add_values(turn);
+            if (!next.is_there || next.page / tensor_chunk_pages != tile.page / tensor_chunk_pages) end_chunk();
+            tile = next;
+        }
+    }
+    __device__ void load_both(const Tile& tile, int turn) {
+        load(tile, false, keys(turn));
+        load(tile, true, values(turn));
+    }
+
     __device__ std::byte* keys(int turn) const {
         return shared_ + (turn & 1) * T::stage_bytes;
     }
@@ -135,9 +174,58 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
         return keys(turn) + T::matrix_bytes;
     }
 
-    /// The scales of a page's keys or values, f32 [64]; int8 only.
+    /// The scales of a page's keys or values as they were loaded, f32 [64]; int8 only.
     static __device__ float* scales(std::byte* matrix) {
         return reinterpret_cast<float*>(matrix + T::scales_at);
+    }
+
+    /// What is multiplied: bf16, or int8 that is converted in registers.
+    static constexpr int factor_stride = T::converts_in_shared ? T::converted_stride : T::stride;
+    [[nodiscard]] __device__ std::byte* converted(bool values) const {
+        return shared_ + T::converted_at + (values ? T::converted_bytes : 0);
+    }
+    [[nodiscard]] __device__ const std::byte* key_factors(int turn) const {
+        return T::converts_in_shared ? converted(false) : keys(turn);
+    }
+    [[nodiscard]] __device__ const std::byte* value_factors(int turn) const {
+        return T::converts_in_shared ? converted(true) : values(turn);
+    }
+    [[nodiscard]] __device__ const float* scales_of(const std::byte* factors) const {
+        return reinterpret_cast<const float*>(factors + tile_tokens * factor_stride);
+    }
+
+    /// Each thread converts its share of a page, 16 dimensions of a position at a time, and copies its scales.
+    __device__ void convert(int turn) {
+        convert(keys(turn), converted(false), [](std::uint32_t(&low)[4], std::uint32_t(&high)[4], uint4* to) {
+            to[0] = make_uint4(low[0], low[1], low[2], low[3]);  // the order in which load_queries() has them
+            to[1] = make_uint4(high[0], high[1], high[2], high[3]);
+        });
+        convert(values(turn), converted(true), [](std::uint32_t(&low)[4], std::uint32_t(&high)[4], uint4* to) {
+            to[0] = make_uint4(low[0], high[0], low[1], high[1]);
+            to[1] = make_uint4(low[2], high[2], low[3], high[3]);
+        });
+    }
+    /// put(low, high, to): pairs i of dimensions 4i, 4i + 1 and of 4i + 2, 4i + 3.
+    template <class Put>
+    __device__ void convert(std::byte* from, std::byte* to, Put put) {
+        constexpr int slots = T::threads / T::pieces;  // at a time
+        const int first = static_cast<int>(threadIdx.x) / T::pieces;
+        const int piece = static_cast<int>(threadIdx.x) % T::pieces;
+        if (threadIdx.x < tile_tokens) {
+            reinterpret_cast<float*>(to + tile_tokens * T::converted_stride)[threadIdx.x] = scales(from)[threadIdx.x];
+        }
+#pragma unroll
+        for (int slot = first; slot < first + tile_tokens; slot += slots) {
+            const uint4 four = *reinterpret_cast<const uint4*>(from + T::place(slot, piece));
+            const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+            std::uint32_t low[4], high[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                low[i] = bf16_of_bytes<0, 1>(words[i], upper_byte_);
+                high[i] = bf16_of_bytes<2, 3>(words[i], upper_byte_);
+            }
+            put(low, high, reinterpret_cast<uint4*>(to + slot * T::converted_stride + piece * 32));
+        }
     }
 
     /// Zeroes dimensions that pages do not have, once: no load overwrites them.
@@ -259,17 +347,37 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
         for (float& maximum : maxima_) maximum = minus_infinity();
     }
     __device__ void multiply_keys(int turn) {
-        if constexpr (is_int8) return multiply_int8_keys(turn);
+        if constexpr (T::converts_in_registers) {
+            multiply_int8_keys(turn);
+        } else {
+            multiply_bf16_keys(turn);
+        }
+        if constexpr (is_int8) {
+            for_each_scale(key_factors(turn), [](float& score, float scale) { score = __fmul_rn(score, scale); });
+        }
+    }
+    /// Calls apply(score, scale) for the scores of this lane, with the scales of their positions.
+    template <class Apply>
+    __device__ void for_each_scale(const std::byte* factors, Apply apply) {
+        const float* const of = scales_of(factors) + first_position() + lane_ % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < T::score_tiles; ++n) {
+            const float2 scale = *reinterpret_cast<const float2*>(of + n * 8);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) apply(scores_[n][i], i % 2 == 0 ? scale.x : scale.y);
+        }
+    }
+    __device__ void multiply_bf16_keys(int turn) {
         const int in_matrix = lane_ % 8;
         // The ldmatrix loads positions n.. with dimensions k.. and k + 8.., then the next 8 positions.
         const std::byte* row =
-            keys(turn) + (first_position() + lane_ / 16 * 8 + in_matrix) * T::stride + lane_ / 8 % 2 * 16;
+            key_factors(turn) + (first_position() + lane_ / 16 * 8 + in_matrix) * factor_stride + lane_ / 8 % 2 * 16;
 #pragma unroll
         for (int step = 0; step < T::steps; ++step) {
 #pragma unroll
             for (int n = 0; n < T::score_tiles; n += 2) {
                 std::uint32_t k[4];
-                load_matrix_x4(k, row + n * 8 * T::stride + step * 32);
+                load_matrix_x4(k, row + n * 8 * factor_stride + step * 32);
                 mma_bf16(scores_[n], q_[step], {k[0], k[1]});
                 mma_bf16(scores_[n + 1], q_[step], {k[2], k[3]});
             }
@@ -292,13 +400,6 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
                 }
             }
         }
-        const float* const of = scales(keys(turn)) + first_position() + lane_ % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < T::score_tiles; ++n) {
-            const float2 scale = *reinterpret_cast<const float2*>(of + n * 8);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) scores_[n][i] = __fmul_rn(scores_[n][i], i % 2 == 0 ? scale.x : scale.y);
-        }
     }
     /// Narrow tiles only: [queries, 4 column warps].
     [[nodiscard]] __device__ float* shared_maxima() const {
@@ -316,24 +417,13 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
             }
             rescale_output(r, take_row(r, maxima_[r]));
         }
-        if constexpr (is_int8) scale_p(turn);
+        if constexpr (is_int8) {  // fmaxf ignores NaN: a scale that is NaN, or stale where p is 0
+            for_each_scale(value_factors(turn), [](float& p, float scale) { p = fmaxf(__fmul_rn(p, scale), 0.0F); });
+        }
         if constexpr (T::is_narrow) {
             exchange_p();
         } else {
             convert_p();
-        }
-    }
-
-    /// fmaxf ignores NaN: a scale that is NaN, or stale where p is 0.
-    __device__ void scale_p(int turn) {
-        const float* const of = scales(values(turn)) + first_position() + lane_ % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < T::score_tiles; ++n) {
-            const float2 scale = *reinterpret_cast<const float2*>(of + n * 8);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                scores_[n][i] = fmaxf(__fmul_rn(scores_[n][i], i % 2 == 0 ? scale.x : scale.y), 0.0F);
-            }
         }
     }
 
@@ -356,15 +446,21 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
     }
 
     __device__ void add_values(int turn) {
-        if constexpr (is_int8) return add_int8_values(turn);
+        if constexpr (T::converts_in_registers) {
+            add_int8_values(turn);
+        } else {
+            add_bf16_values(turn);
+        }
+    }
+    __device__ void add_bf16_values(int turn) {
         // The ldmatrix loads 32 positions of 8 dimensions.
-        const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
+        const std::byte* row = value_factors(turn) + lane_ * factor_stride + column_warp_ * T::output_tiles * 16;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
             for (int n = 0; n < T::output_tiles; ++n) {
                 std::uint32_t v[4];
-                load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
+                load_matrix_x4_transposed(v, row + half * 32 * factor_stride + n * 16);
                 mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
                 mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
             }
@@ -416,7 +512,7 @@ class TensorUnit : TensorRows<TensorTile<DIM, ROW_WARPS, KV>> {
         begin_chunk();
     }
 
-    /// Of bf16_of_bytes(). Grids have no z, but the compiler does not know, and keeps the number in a register.
+    /// Of bf16_of_bytes(). Grids have no z, but for the compiler this is no constant.
     std::uint32_t upper_byte_ = 0x43 + blockIdx.z;
     float maxima_[2];  ///< of the page, unscaled
 };

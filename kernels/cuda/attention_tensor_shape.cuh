@@ -20,6 +20,9 @@ struct TensorTile {
     static constexpr int warps = threads / 32;
     static constexpr int column_warps = warps / ROW_WARPS;
     static constexpr bool is_narrow = column_warps > 1;
+    /// int8 becomes bf16 in the registers of the warp that needs it or, if all warps do, once in shared memory.
+    static constexpr bool converts_in_registers = KV == DType::int8 && is_narrow;
+    static constexpr bool converts_in_shared = KV == DType::int8 && !is_narrow;
     static constexpr int queries = ROW_WARPS * 16;
     static constexpr int steps = DIM / 16;                       ///< mma steps per score
     static constexpr int groups = 4 / column_warps;              ///< groups of 16 positions per warp
@@ -31,16 +34,19 @@ struct TensorTile {
     static constexpr int scales_at = tile_tokens * stride;  ///< in a matrix; int8 only
     static constexpr int matrix_bytes = scales_at + (KV == DType::int8 ? tile_tokens * 4 : 0);  ///< keys, or values
     static constexpr int stage_bytes = 2 * matrix_bytes;
+    static constexpr int converted_at = 2 * stage_bytes;                                      ///< keys, then values
+    static constexpr int converted_stride = DIM * 2 + 16;                                     ///< bytes per row
+    static constexpr int converted_bytes = tile_tokens * converted_stride + tile_tokens * 4;  ///< with scales
     static constexpr bool span_in_registers = is_narrow;
     static constexpr bool registers_are_full = false;
     static constexpr bool span_begins_at_0 = false;
-    static constexpr int span_at = 2 * stage_bytes;
+    static constexpr int span_at = converted_at + (converts_in_shared ? 2 * converted_bytes : 0);
     static constexpr int p_stride = tile_tokens * 2 + 16;  ///< bytes per row of exchanged p
-    // Shared memory: two stages; exchanged p, maxima and sums, or the merged output; the queries; the pages; what
-    // find_nonfinite() found.
-    static constexpr int maxima_at = 2 * stage_bytes + queries * p_stride;
+    // Shared memory: two stages; if need be, a page in bf16; exchanged p, maxima and sums, or the merged output; the
+    // queries; the pages; what find_nonfinite() found.
+    static constexpr int maxima_at = span_at + queries * p_stride;
     static constexpr int sums_at = maxima_at + queries * 4 * 4;
-    static constexpr int queries_at = is_narrow ? sums_at + queries * 4 * 16 : 2 * stage_bytes + queries * DIM * 4;
+    static constexpr int queries_at = is_narrow ? sums_at + queries * 4 * 16 : span_at + queries * DIM * 4;
     static constexpr int pages_at = queries_at + queries * 32;
     static constexpr int found_at = pages_at + tensor_unit_pages * 8;
     static constexpr int shared_bytes = found_at + 16;
@@ -56,6 +62,7 @@ struct TensorTile {
 template <int DIM>
 struct WarpgroupTile {
     static constexpr DType kv = DType::bf16;
+    static constexpr bool converts_in_registers = false;
     static constexpr int warpgroups = 2;
     static constexpr int threads = warpgroups * 128;
     static constexpr int warps = threads / 32;

@@ -110,11 +110,11 @@ struct QuantizedQueue {
 
     std::byte* queue;                ///< of the warp
     const std::byte* weights;        ///< this lane's piece of step 0 of the first tile
-    const std::byte* x;              ///< this lane's piece of step 0 of row 0
+    const std::byte* x;              ///< this lane's piece of step 0 of the first 8 rows
     const std::byte* weight_scales;  ///< this lane's piece; for lanes below MT * lane_scales
     const std::byte* input_scales;   ///< this lane's piece; for lanes below NT * lane_scales
     int weights_at[MT];              ///< byte offset from there to each tile
-    int last_row, row_bytes;         ///< last row that is there, and stride between rows
+    int rows, row_bytes;             ///< number of rows from this lane's first one on, and stride between rows
     int input_scale_step;            ///< stride in bytes between steps
 
     __device__ QuantizedQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
@@ -126,11 +126,11 @@ struct QuantizedQueue {
         const int tile_steps = static_cast<int>(layout.num_slices * layout.steps);
         const std::int64_t tiles = layout.num_tiles - first_tile;
         weights = job.weights + first_step * step_bytes(type) + lane * 16;
-        x = job.x + first_row * job.x_stride + slice * job.x_slice + lane % 4 * 16;
+        x = job.x + (first_row + lane / 4) * job.x_stride + slice * job.x_slice + lane % 4 * 16;
 #pragma unroll
         for (int m = 0; m < MT; ++m) weights_at[m] = no_further(m, tiles) * tile_steps * step_bytes(type);
-        // With fewer than 8 rows, the added ones are read too: if all lanes read one line of L2, they wait for it.
-        last_row = no_further(Shape::Sums::rows - 1, job.scale_rows - first_row);
+        const std::int64_t rows_left = job.num_rows - first_row - lane / 4;
+        rows = static_cast<int>(rows_left < Shape::Sums::rows ? rows_left : Shape::Sums::rows);
         row_bytes = static_cast<int>(job.x_stride);
         const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
         weight_scales =
@@ -142,12 +142,6 @@ struct QuantizedQueue {
         input_scale_step = static_cast<int>(job.scale_rows * Shape::blocks * 4);
         input_scales = reinterpret_cast<const std::byte*>(
             job.x_scales + (slice * layout.steps * Shape::blocks + block) * job.scale_rows + row);
-    }
-
-    /// Byte offset from row 0 to this lane's n-th row.
-    __device__ int row_at(int n) const {
-        const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
-        return (row < last_row ? row : last_row) * row_bytes;
     }
 
     /// Weights and their scales.
@@ -166,13 +160,14 @@ struct QuantizedQueue {
             copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
         }
     }
-    /// Inputs and their scales.
+    /// Inputs and their scales. Rows that are not there are not read: lanes that read the same line of L2 wait for it.
     __device__ void fetch_inputs(int step, int place) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         std::byte* const to = queue + place;
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (row_at(n) + step * 64));
+            copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (n * 8 * row_bytes + step * 64),
+                          n * 8 < rows);
         }
         if (lane < NT * lane_scales) {
             copy_async_16(to + Shape::input_scales + lane * 16, input_scales + step * input_scale_step);
