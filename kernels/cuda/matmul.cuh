@@ -180,8 +180,7 @@ __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
 }
 
 /// Ends a block whose warps computed one slice each. Their sums are in shared memory, [slices][rows][row_floats] f32,
-/// and the caller has synchronized the block. blockIdx.z is the block's subtree. max_loads: of add_parts.
-template <int max_loads = 8>
+/// and the caller has synchronized the block. blockIdx.z is the block's subtree.
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     if (job.gated_width != 0 && job.split == 1) {
@@ -203,7 +202,7 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
             tree_of_slices(slices, [&](int s) { return sums[(s * tile.rows + row) * row_floats + column]; });
     }
     if (job.split == 1) return;
-    if (last_of_tile(job, tile.index)) add_parts<max_loads>(job, tile);
+    if (last_of_tile(job, tile.index)) add_parts<8>(job, tile);
 }
 
 /// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.

@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(max_warps * 32, 1) quantized_matmul(MatmulJob 
     __syncthreads();
     const BlockTile tile{first_tile * tile_outputs, first_row, Sums::outputs, Sums::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
-    add_slices<1>(job, tile, sums, warps, Sums::row_floats);
+    add_slices(job, tile, sums, warps, Sums::row_floats);
 }
 
 }  // namespace longhaul::kernels::cuda
