@@ -21,7 +21,7 @@ struct CheckpointIdentity;
 namespace hdf5 {
 
 /// Appended to messages about damaged or foreign files: the user loses only time.
-inline constexpr std::string_view recompute_hint = "its contents will be recomputed";
+inline constexpr std::string_view recompute_hint = "a run recomputes its contents";
 
 /// Refuses a file that does not begin as all our files do: HDF5 signature, superblock version 2, no open-for-write or
 /// other flag. `bytes`: the beginning of the file.

@@ -99,13 +99,26 @@ std::vector<std::string> methods_of_rule(VerifyRule rule) {
     return names;
 }
 
+/// "coupled, multi-round or k-seq"
+static std::string lossless_rules(const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
+    std::string rules, last;
+    for (const std::string_view name : VerifyRule::names) {
+        const VerifyRule rule(name);
+        if (!rule.is_lossless() || !may_verify(rule, method, num_models, tree)) continue;
+        if (!last.empty()) rules += (rules.empty() ? "" : ", ") + last;
+        last = name;
+    }
+    return rules.empty() ? last : rules + " or " + last;
+}
+
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
     if (may_verify(rule, method, num_models, tree)) return;
     std::string names;
     for (const std::string& name : methods_of_rule(rule)) names += (names.empty() ? "" : ", ") + name;
     const char* why = rule.is_lossless() ? "; the output would not follow the model's distribution" : "";
-    throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule.name() +
-                     ", which needs " + wanted_drafts(rule) + " (draft = " + names + ")" + why);
+    throw UsageError("verify: expected " + lossless_rules(method, num_models, tree) + " with draft = " + method.name +
+                     ", got " + rule.name() + ", which needs " + wanted_drafts(rule) + " (draft = " + names + ")" +
+                     why);
 }
 
 }  // namespace longhaul::engine

@@ -57,7 +57,10 @@ void add_items(Rows& rows, const JobReport& report) {
 std::string ends_of(const std::string& text) {
     constexpr std::size_t shown = 60;
     const auto quoted = [](const std::string& part) {
-        return is_text(part) ? quote_text(part) : '"' + engine::printable(part, 8 * shown) + '"';
+        const bool controls = std::any_of(part.begin(), part.end(), [](unsigned char c) {
+            return (c < 0x20 && c != '\n' && c != '\t' && c != '\r') || c == 0x7f;
+        });
+        return is_text(part) && !controls ? quote_text(part) : '"' + engine::printable(part, 8 * shown) + '"';
     };
     if (text.size() <= 2 * shown + 20) return quoted(text);
     std::size_t head = shown, tail = text.size() - shown;
@@ -168,7 +171,9 @@ std::string text_of(const JobReport& report, double bytes_per_second) {
     if (faults > 0 && !report.items) text += "the items were not checked: fix these first\n";
     if (faults == 0 && failing > 0)
         text += "can run, but for " + counted(failing, "item", "items") + " that would fail\n";
-    return faults == 0 && failing == 0 ? text + "all good\n" : text;
+    if (faults > 0 || failing > 0) return text;
+    if (report.warnings.empty()) return text + "all good\n";
+    return text + "can run, with " + counted(report.warnings.size(), "warning", "warnings") + "\n";
 }
 
 // Output as JSON

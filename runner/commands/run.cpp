@@ -52,6 +52,17 @@ int threads_of_run(const std::vector<std::string>& arguments) {
     }
 }
 
+/// The summary of a finished run, with the place of its results as of now: the folder may have been moved.
+std::string summary_of(const RunFolder& folder) {
+    std::string table = read_if_there(folder.root / "summary.txt");
+    const std::string row = "\n  results ";
+    const std::size_t at = table.rfind(row);
+    if (at == std::string::npos) return table;
+    const std::size_t begin = table.find_first_not_of(' ', at + row.size()), end = table.find('\n', begin);
+    if (end == std::string::npos) return table;
+    return table.replace(begin, end - begin, (folder.root / "results.jsonl").string());
+}
+
 int run_job(World& world, const std::vector<std::string>& arguments, const Placement& placement) {
     LoadedJob loaded;
     loaded.placement = placement;
@@ -61,7 +72,7 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
             if (!world.is_first()) return;
             std::fprintf(stderr, "longhaul: all %s items are done already\n", grouped(finished->items).c_str());
             join_if_last(launch.settings);
-            print_answer(read_if_there(launch.folder.root / "summary.txt"));
+            print_answer(summary_of(launch.folder));
         });
         return exit_code_of(*finished);
     }

@@ -269,12 +269,13 @@ class RecordDataSet : public CheckedDataSet {
     JobChat chat_;
 };
 
-[[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t capacity,
+[[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t capacity, bool bos,
                                   const Settings& settings, std::int64_t max_positions) {
     const std::string less = form.continuation > 0 ? "the continuation's " + std::to_string(form.continuation)
                                                    : "max-tokens " + std::to_string(settings.max_tokens);
     const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(capacity, 0)) +
-                                 " tokens (context " + std::to_string(max_positions) + " less " + less + ")";
+                                 " tokens (context " + std::to_string(max_positions) + " less " + less +
+                                 (bos ? " and 1 of begin-of-text" : "") + ")";
     throw InputError(form.label, "prompt", expected, std::to_string(count),
                      capacity > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
 }
@@ -303,7 +304,7 @@ Ids make_prompt(Ids ids, const PromptForm& form, const Settings& settings, const
     const std::int64_t count = ids.size();
     if (count > capacity) {
         if (settings.overlong != "truncate-left" || capacity <= 0)
-            refuse_overlong(form, count, capacity, settings, max_positions);
+            refuse_overlong(form, count, capacity, bos, settings, max_positions);
         ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count - capacity));
     }
     if (bos) ids.insert(ids.begin(), *tokenizer.bos_id());

@@ -22,7 +22,8 @@ std::string choose(const std::string& value, const Strings& now, const Strings& 
     if (std::find(later.begin(), later.end(), value) != later.end()) throw BadValue{list_words(now), why};
     Strings all = now;
     all.insert(all.end(), later.begin(), later.end());
-    const std::string near = nearest_word(value, all);
+    const bool means_cuda = value == "gpu" && std::find(now.begin(), now.end(), "cuda") != now.end();
+    const std::string near = means_cuda ? "cuda" : nearest_word(value, all);
     throw BadValue{list_words(now), near.empty() ? "" : "did you mean '" + near + "'?"};
 }
 

@@ -66,6 +66,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     facts.done = [&](const ItemKey& key) {
         const ResultIndex::Entry* entry = results.find(key);
         const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
+        plan.size.begun_again += entry != nullptr && !done && entry->at_length ? 1 : 0;
         plan.size.done_before += done ? 1 : 0;
         plan.size.failed_before += done && entry->failed ? 1 : 0;
         return done;
@@ -83,6 +84,11 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
     }
     store.remove_unneeded(unfinished, phase.epoch);
+    if (plan.size.begun_again > 0) {
+        std::fprintf(stderr,
+                     "note: max-tokens was raised: %s that ended at the old limit start again from the prompt\n",
+                     counted(plan.size.begun_again, "item", "items").c_str());
+    }
     return plan;
 }
 
@@ -192,6 +198,10 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
     if (file) file->commit(Durable::yes);
 }
 
+std::string failure_of(const ResultRecord& record) {
+    return engine::printable(record.id) + ": " + record.error;
+}
+
 /// Rank 0: counts the results so far and writes results.jsonl if all items are done.
 void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
@@ -204,7 +214,8 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome
             const ResultIndex::Entry* entry = results.find({index, sample});
             if (entry == nullptr) continue;
             outcome.done += ResultIndex::is_done(*entry, settled) ? 1 : 0;
-            outcome.failed += entry->failed ? 1 : 0;
+            if (!entry->failed) continue;
+            if (outcome.failed++ == 0) outcome.first_failure = failure_of(results.load(*entry));
         }
     }
     const bool tried_all = !phase.settings.retry_failed || outcome.stop == StopReason::none;

@@ -24,6 +24,7 @@ struct JobOutcome {
     bool all_done = false;
     StopReason stop = StopReason::none;
     std::int64_t items = 0, done = 0, failed = 0;
+    std::string first_failure{};          ///< "ID: reason", of the first failed item in input order
     double seconds = 0;                   ///< of this launch
     std::int64_t tokens = 0, rounds = 0;  ///< of this launch
     // From stats.jsonl, over all launches:

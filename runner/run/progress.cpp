@@ -60,6 +60,7 @@ JobProgress ProgressMeter::update(const LaunchTotals& totals, double seconds) {
     progress.in_flight = sum.in_flight;
     progress.tokens = sum.emitted;
     progress.prefilling = sum.state == 0 && sum.in_flight > 0;
+    progress.prefilled = sum.prefilled;
     if (sum.drafted > 0) progress.acceptance = static_cast<double>(sum.accepted) / static_cast<double>(sum.drafted);
     if (sum.target_calls > 0) {
         progress.block_efficiency = static_cast<double>(sum.decode_tokens) / static_cast<double>(sum.target_calls);
@@ -125,7 +126,7 @@ std::string progress_line(const JobProgress& progress) {
     std::string line = grouped(progress.done) + " of " + grouped(progress.items) + " items";
     if (progress.failed > 0) line += " (" + grouped(progress.failed) + " failed)";
     line += text(", %.1f %%, %.0f tokens/s", 100 * progress.share, progress.tokens_per_second);
-    if (progress.prefilling) line += ", reading prompts";
+    if (progress.prefilling) line += ", reading prompts: " + counted(progress.prefilled, "token", "tokens") + " so far";
     if (progress.acceptance >= 0) line += text(", acceptance %.0f %%", 100 * progress.acceptance);
     if (progress.block_efficiency > 0) line += text(", %.2f tokens per call", progress.block_efficiency);
     line += ", " + grouped(progress.in_flight) + " in flight";

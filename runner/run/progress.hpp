@@ -18,6 +18,7 @@ struct JobSize {
     std::int64_t max_tokens = 0;   ///< per item
     std::int64_t done_before = 0;  ///< items finished by earlier launches, failed ones included
     std::int64_t failed_before = 0;
+    std::int64_t begun_again = 0;  ///< items that ended at a lower max-tokens
 };
 
 /// Sums over all replicas of one launch.
@@ -37,6 +38,7 @@ struct JobProgress {
     double acceptance = -1;        ///< accepted / drafted tokens; -1: nothing drafted
     double block_efficiency = 0;   ///< tokens per target call
     bool prefilling = false;       ///< no replica is decoding yet
+    std::int64_t prefilled = 0;    ///< prompt tokens computed by this launch
 
     [[nodiscard]] nlohmann::ordered_json to_json() const;
 };

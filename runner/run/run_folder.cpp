@@ -202,7 +202,9 @@ static void check_identity(const RunFolder& folder, const Settings& settings, co
         for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
             const auto now = fingerprints.find(name);
             if (now == fingerprints.end() || now->second == value) continue;
-            refuse(folder, name, "fingerprint " + value, now->second, name == "numerics" ? other_version : other_value);
+            if (name == "numerics") refuse(folder, name, value, now->second, other_version);
+            refuse(folder, name, "contents with fingerprint " + value, "changed contents, " + now->second,
+                   "restore them, or take another output");
         }
     } catch (const Json::exception& error) {
         throw InputError(file, "", "the identity of a run", error.what(), "take another output");

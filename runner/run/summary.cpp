@@ -114,7 +114,8 @@ std::string Summary::to_table() const {
     std::vector<std::pair<std::string, std::string>> rows;
     const double rate = outcome.seconds > 0 ? static_cast<double>(outcome.tokens) / outcome.seconds : 0;
     rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
-                                   (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " failed" : ""));
+                                   (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " of them failed" : ""));
+    if (!outcome.first_failure.empty()) rows.emplace_back("first failure", outcome.first_failure);
     rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
     if (shards > 0) {
         rows.emplace_back("shards", grouped(shards) + ", all done");

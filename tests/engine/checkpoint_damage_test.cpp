@@ -159,7 +159,7 @@ TEST_F(CheckpointDamage, MissingCommit) {
     ASSERT_EQ(item.damage.size(), 1U);
     EXPECT_EQ(item.damage[0], path("0-0-2.h5") +
                                   ": items/previous_commit of 'a': expected 0-0-1.h5 with the tokens before, got no "
-                                  "round that fits; its contents will be recomputed");
+                                  "round that fits; a run recomputes its contents");
 }
 
 TEST_F(CheckpointDamage, MissingFirstCommit) {

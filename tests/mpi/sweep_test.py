@@ -165,7 +165,7 @@ def extended(bench):
     check("grid seed" in done.error_lines()[0], done.errors)
     prompts.write_text(prompts.read_text().replace("item-1", "item-9"))
     done = expect(bench.run(wider, 2, "--max-tokens=20", verb="sweep"), 2, "other data")
-    check("data: expected fingerprint" in done.error_lines()[0], done.errors)
+    check("data: expected contents with fingerprint" in done.error_lines()[0], done.errors)
     check((folder / "sweep.cfg").read_text() == marker, "a refusal changes nothing")
 
 

@@ -332,6 +332,13 @@ TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     for (const char* row :
          {"  model ", "  items ", "  prompt tokens ", "  new tokens ", "  memory per rank ", "  disk "})
         EXPECT_NE(good.out.find(row), std::string::npos) << row << good.out;
+    const Ended short_of_memory = run({"check", "job.cfg", "--memory=1000"});
+    EXPECT_EQ(short_of_memory.exit_code, 0);
+    EXPECT_TRUE(short_of_memory.out.ends_with("kv-precision = int8\ncan run, with 1 warning\n")) << short_of_memory.out;
+    const Ended gpu = run({"check", "job.cfg", "--device=gpu"});
+    EXPECT_TRUE(gpu.out.find("got 'gpu'; did you mean 'cuda'?") != std::string::npos) << gpu.out << gpu.err;
+    const Ended wmt = run({"check", "job.cfg", "--task=wmt"});
+    EXPECT_NE(wmt.out.find("got a JSON file; task = prompts reads .jsonl"), std::string::npos) << wmt.out << wmt.err;
     std::string data;
     for (int i = 0; i < 30; ++i) data += "{\"prompt\": " + std::to_string(i) + "}\n";
     write("p.jsonl", data + "{\"prompt\": \"x\"}\n");

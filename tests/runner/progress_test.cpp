@@ -92,6 +92,12 @@ TEST(ProgressLine, Words) {
     EXPECT_EQ(progress_line(progress),
               "12 of 1,200 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens per call, 3 in flight, 4 min 10 s "
               "left");
+    JobProgress reading;
+    reading.items = reading.in_flight = 1;
+    reading.prefilling = true;
+    reading.prefilled = 108384;
+    EXPECT_EQ(progress_line(reading),
+              "0 of 1 items, 0.0 %, 0 tokens/s, reading prompts: 108,384 tokens so far, 1 in flight");
     EXPECT_EQ(duration_text(59.6), "1 min 0 s");
     EXPECT_EQ(duration_text(7300), "2 h 1 min");
     EXPECT_EQ(duration_text(200000), "2 d 7 h");

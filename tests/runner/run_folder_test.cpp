@@ -157,6 +157,15 @@ TEST_F(RunFolderTest, OtherHeadsAreAnotherJobUnderASamplingRule) {
     }
 }
 
+TEST_F(RunFolderTest, ChangedDataIsRefused) {
+    Fingerprints now = fingerprints;
+    now["data"] = "0123";
+    EXPECT_EQ(refusal(settings, now), folder.root.string() + ": data: expected contents with fingerprint " +
+                                          fingerprints.at("data") +
+                                          " (this run was started with it), got changed contents, 0123; restore them, "
+                                          "or take another output");
+}
+
 // Earlier versions did not store the tree of a job that named none.
 TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
     settings.draft = "sd";

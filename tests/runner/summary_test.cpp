@@ -28,6 +28,17 @@ TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
 }
 
+TEST(Summary, SaysWhyTheFirstItemFailed) {
+    Summary summary;
+    summary.outcome.items = summary.outcome.done = 5;
+    EXPECT_EQ(summary.to_table().find("fail"), std::string::npos) << summary.to_table();
+    summary.outcome.failed = 2;
+    summary.outcome.first_failure = "a: data:1: prompt: expected a string, got 7";
+    const std::string table = summary.to_table();
+    EXPECT_NE(table.find("5 of 5 done, 2 of them failed\n"), std::string::npos) << table;
+    EXPECT_NE(table.find("  first failure  a: data:1: prompt: expected a string, got 7\n"), std::string::npos) << table;
+}
+
 TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
     Summary summary;
     summary.settings.draft = "sd";
