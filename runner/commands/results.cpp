@@ -125,6 +125,11 @@ int results_command(const std::vector<std::string>& arguments) {
         return static_cast<int>(ExitCode::done);
     }
     if (!line.has("partial")) {
+        const std::optional<Finished> finished = read_last_finish(folders.front());
+        if (results.entries().empty() && finished && finished->items > 0) {
+            throw InputError((folders.front().root / "results").string(), "", "the results of a finished run", "none",
+                             "results.jsonl may still have them");
+        }
         for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);
     }

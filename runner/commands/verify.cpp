@@ -155,6 +155,9 @@ void check_content(const LeaseView& lease, RunContent& run) {
 RunContent check_run(const RunFolder& folder) {
     RunContent run;
     run.folder = folder;
+    const std::string identity = read_if_there(folder.root / "identity.json");
+    if (!identity.empty() && !engine::try_parse_json(identity).is_object())
+        run.damage.emplace_back("identity.json: expected a JSON object, got something else");
     try {
         const LeaseView lease = lease_of(folder);
         check_content(lease, run);

@@ -295,6 +295,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
         if (!world.is_first()) return;
         plan = make_plan(loaded, phase, *store);
         for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
+        if (!store->damage().empty()) std::fprintf(stderr, damage_warning, store->damage().front().c_str());
         log.say(grouped(plan.size.items) + " items, " + grouped(plan.size.done_before) + " done before, " +
                 grouped(store->items().size()) + " in checkpoints");
     });

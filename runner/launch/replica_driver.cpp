@@ -130,7 +130,9 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
         ledger_->reached(number, num_output);
     };
     hooks.damaged = [this](const std::string& line) {
-        if (damaged_.insert(line).second) log_.say("checkpoint damaged, will be computed again: " + line);
+        if (!damaged_.insert(line).second) return;
+        log_.say("checkpoint damaged, will be computed again: " + line);
+        if (damaged_.size() == 1) std::fprintf(stderr, damage_warning, line.c_str());
     };
     hooks.poke = [this] { poke(); };
     hooks.store = &store_;

@@ -156,6 +156,8 @@ def verified(bench):
         for change in (flip, lambda content: content[:-1], lambda content: b""):
             lines = damage_of(path, change)
             check(len(lines) == 1 and lines[0].startswith(f"{path}: "), f"{path}: {lines}")
+    lines = damage_of(run / "identity.json", lambda content: content[:-3])
+    check(lines == ["identity.json: expected a JSON object, got something else"], f"{lines}")
     path = newest("?-?-*.?.h5")
     content = path.read_bytes()
     path.unlink()
@@ -353,7 +355,7 @@ def suspended(bench):
 
 
 def damaged(bench):
-    """A flipped bit in stored KV: it is named in the log and recomputed, and the bytes are the same."""
+    """A flipped bit in stored KV: it is named on the terminal and recomputed, and the bytes are the same."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
     job = bench.job(max_tokens=3000, checkpoint_tokens=200)
     expect(bench.run(job, 1, f"--output={bench.folder}/whole"), 0, "uninterrupted")
@@ -367,7 +369,8 @@ def damaged(bench):
     content[len(content) // 2] ^= 1
     files[0].chmod(0o644)
     files[0].write_bytes(content)
-    expect(bench.run(job, 1), 0, "resumed")
+    warnings = [line for line in expect(bench.run(job, 1), 0, "resumed").errors.splitlines() if line.startswith("warning: ")]
+    check(len(warnings) == 1 and f"{files[0].name}: " in warnings[0], f"{warnings}")
     check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
     log = "".join(path.read_text() for path in (run / "log").glob("*.log"))
     check("damaged" in log and files[0].name in log, f"the log names {files[0].name}")
