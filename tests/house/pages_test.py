@@ -67,7 +67,7 @@ def run_blocks(root, program, blocks, result):
                 return
             script = found[0].replace("/models/Llama-3.2-1B", str(root / "jobs/demo/model")).replace("= 2000", "= 20")
             script = script.replace("data   = books", "data   = books\nlimit  = 2\nmax-tokens = 8")
-            script = re.sub(r"mpirun -n (\d)", r"mpirun -q --oversubscribe -n \1", script)
+            script = re.sub(r"mpirun (?:-q )?-n (\d)", r"mpirun -q --oversubscribe -n \1", script)
             ended = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment,
                                    capture_output=True, text=True)
             if ended.returncode:
