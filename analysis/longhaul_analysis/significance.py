@@ -195,7 +195,7 @@ def _compare_ratios(
     """`ratios`: of each run [item, (part, whole)]. Over the items of which all runs have the measure."""
     common = np.logical_and.reduce([table[:, 1] > 0 for table in ratios])
     num_items = int(common.sum())
-    if num_items < 2:  # nothing to draw from: each sample would be the item itself
+    if num_items == 0:
         return None
     table = np.concatenate([of_run[common] for of_run in ratios], axis=1)  # [item, run x (part, whole)]
 
@@ -243,7 +243,7 @@ def _compare_corpus(
     """
     texts, references = texts_and_references(systems_items[0][0])
     num_items = len(texts)
-    if num_items < 2:
+    if num_items == 0:
         return None
     metric = scoring.corpus_metric(measure.name)
 
