@@ -275,7 +275,7 @@ class RecordDataSet : public CheckedDataSet {
                                                    : "max-tokens " + std::to_string(settings.max_tokens);
     const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(capacity, 0)) +
                                  " tokens (context " + std::to_string(max_positions) + " less " + less +
-                                 (bos ? " and 1 of begin-of-text" : "") + ")";
+                                 (bos ? " and 1 for begin-of-text" : "") + ")";
     throw InputError(form.label, "prompt", expected, std::to_string(count),
                      capacity > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
 }

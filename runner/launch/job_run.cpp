@@ -66,7 +66,8 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     facts.done = [&](const ItemKey& key) {
         const ResultIndex::Entry* entry = results.find(key);
         const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
-        plan.size.begun_again += entry != nullptr && !done && entry->at_length ? 1 : 0;
+        plan.size.begun_again +=
+            entry != nullptr && !done && entry->at_length && !checkpointed.contains(number(key)) ? 1 : 0;
         plan.size.done_before += done ? 1 : 0;
         plan.size.failed_before += done && entry->failed ? 1 : 0;
         return done;
@@ -213,8 +214,9 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome
         for (std::int64_t sample = 0; sample < phase.settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
             if (entry == nullptr) continue;
-            outcome.done += ResultIndex::is_done(*entry, settled) ? 1 : 0;
-            if (!entry->failed) continue;
+            const bool done = ResultIndex::is_done(*entry, settled);
+            outcome.done += done ? 1 : 0;
+            if (!done || !entry->failed) continue;
             if (outcome.failed++ == 0) outcome.first_failure = failure_of(results.load(*entry));
         }
     }

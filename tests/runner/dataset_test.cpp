@@ -201,7 +201,7 @@ TEST_F(DataSetTest, OverlongPrompts) {
     EXPECT_EQ(at(103).tokens, (std::vector<std::int32_t>{256, '8', '9'}));
     EXPECT_EQ(
         short_form(at(100).error),
-        "p.txt:1: prompt: expected at most 0 tokens (context 100 less max-tokens 100 and 1 of begin-of-text), got 10; "
+        "p.txt:1: prompt: expected at most 0 tokens (context 100 less max-tokens 100 and 1 for begin-of-text), got 10; "
         "lower max-tokens");
 }
 

@@ -153,7 +153,8 @@ class Submit(Case):
         self.assertEqual(self.directives("--array=1")["--array"], "0-0")
         for wrong in ("0", "0-7", "8%", "8%0", "x"):
             self.refused("array: expected K, or K%M", f"--array={wrong}")
-        self.assertIn(["check", str(self.job), "--shard", "0/8"], self.calls("longhaul"))  # what its tasks will run
+        for check in (["check", str(self.job)], ["check", str(self.job), "--shard", "0/8"]):  # all items; what a task will run
+            self.assertIn(check, self.calls("longhaul"))
 
     def test_values_reach_longhaul_as_they_were(self):
         keys = ["--stop=it's \"over\" $PATH `id` \\ !", "--stop=ä #", "--token-ids", "--prompt-tokens=5", "--stop=*"]
