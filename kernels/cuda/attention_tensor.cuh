@@ -32,8 +32,8 @@
 // Bytes of int8 become bf16 where they are multiplied: in registers by the one warp of a narrow tile that needs them,
 // in shared memory for the four of a wide one.
 //
-// Keys are loaded up to two pages ahead, values one, and nothing but the addresses of its pages keeps a block from
-// starting the first loads.
+// Keys are loaded up to two pages ahead, values one (both one, if they are converted in shared memory), and nothing but
+// the addresses of its pages keeps a block from starting the first loads.
 #pragma once
 
 #include "kernels/cuda/attention_rows.cuh"

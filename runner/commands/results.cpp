@@ -15,6 +15,7 @@
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/job_run.hpp"
 #include "runner/run/batch_answers.hpp"
+#include "runner/run/progress.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/run_folder.hpp"
 #include "runner/run/shard_folder.hpp"
@@ -109,6 +110,20 @@ void check_form(const CommandLine& line, const Settings& settings) {
     if (line.has("partial")) refuse("partial", "none with --form", "it", "an answer is whole");
 }
 
+/// Throws InputError if a finished run has lost results.
+void check_complete(const std::string& place, const std::vector<RunFolder>& folders, const ResultIndex& results) {
+    std::int64_t items = 0;
+    for (const RunFolder& folder : folders) {
+        const std::optional<Finished> finished = read_last_finish(folder);
+        if (!finished) return;
+        items += finished->items;
+    }
+    const std::int64_t there = std::ssize(results.entries());
+    if (there >= items) return;
+    throw InputError(place, "results/", counted(items, "result", "results") + " of a finished run", grouped(there),
+                     "results.jsonl is still there: `longhaul verify` tells whether it is intact");
+}
+
 }  // namespace
 
 int results_command(const std::vector<std::string>& arguments) {
@@ -119,17 +134,13 @@ int results_command(const std::vector<std::string>& arguments) {
     const Settings settings = folders.front().settings();
     const ResultFormat format = result_format(settings);
     const ResultIndex results = ResultIndex::read(runs);
+    check_complete(line.places.front(), folders, results);
     if (line.has("form")) {
         check_form(line, settings);
         each_batch_answer(results, settings, print);
         return static_cast<int>(ExitCode::done);
     }
     if (!line.has("partial")) {
-        const std::optional<Finished> finished = read_last_finish(folders.front());
-        if (results.entries().empty() && finished && finished->items > 0) {
-            throw InputError((folders.front().root / "results").string(), "", "the results of a finished run", "none",
-                             "results.jsonl may still have them");
-        }
         for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);
     }

@@ -152,12 +152,17 @@ void check_content(const LeaseView& lease, RunContent& run) {
     run.damage.insert(run.damage.end(), run.checkpoints.damage.begin(), run.checkpoints.damage.end());
 }
 
+/// Of a run that has something which belongs to its identity.
+void check_identity_file(RunContent& run) {
+    const engine::Json identity = engine::try_parse_json(read_if_there(run.folder.root / "identity.json"));
+    if (!identity.is_object() || !identity.contains("keys") || !identity.contains("fingerprints"))
+        run.damaged("identity.json", "", "the identity of a run", "something else",
+                    "keep the results, take another output");
+}
+
 RunContent check_run(const RunFolder& folder) {
     RunContent run;
     run.folder = folder;
-    const std::string identity = read_if_there(folder.root / "identity.json");
-    if (!identity.empty() && !engine::try_parse_json(identity).is_object())
-        run.damage.emplace_back("identity.json: expected a JSON object, got something else");
     try {
         const LeaseView lease = lease_of(folder);
         check_content(lease, run);
@@ -168,6 +173,7 @@ RunContent check_run(const RunFolder& folder) {
     } catch (const Error& error) {
         run.damage.emplace_back(error.what());
     }
+    if (run.done > 0 || !run.checkpoints.items.empty()) check_identity_file(run);
     return run;
 }
 

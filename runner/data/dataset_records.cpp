@@ -456,14 +456,14 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     const bool folder = !table && fs::is_directory(settings.data, error);
     const bool lines = task == "wmt" || (task == "xsum" && (folder || !is_json(settings.data))) ||
                        (task == "prompts" && settings.data.extension() == ".txt");
-    check_data_keys(settings, table, table || !lines);
-    if (task == "openai-batch" && (table || folder))
-        throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");
-    if (task == "openai-batch") return open_batch(settings);
     if (task == "wmt" && !folder && is_json(settings.data)) {
         throw InputError(settings.data.string(), "", "files of lines, .sgm files or a .parquet table with task = wmt",
                          "a JSON file", "task = prompts reads .jsonl");
     }
+    check_data_keys(settings, table, table || !lines);
+    if (task == "openai-batch" && (table || folder))
+        throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");
+    if (task == "openai-batch") return open_batch(settings);
     if (!table && lines && task != "prompts") return open_parallel(settings, task == "wmt" ? "source" : "document");
     if (!table && lines)
         return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain,

@@ -20,8 +20,4 @@ struct JobPhase {
     std::function<bool()> superseded;
 };
 
-/// For the first damage that a launch or replica finds, on standard error: a failing disk is worth knowing about.
-inline constexpr const char* damage_warning =
-    "warning: checkpoint damaged, will be computed again (log/ lists all damage): %s\n";
-
 }  // namespace longhaul::runner

@@ -199,10 +199,6 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
     if (file) file->commit(Durable::yes);
 }
 
-std::string failure_of(const ResultRecord& record) {
-    return engine::printable(record.id) + ": " + record.error;
-}
-
 /// Rank 0: counts the results so far and writes results.jsonl if all items are done.
 void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
@@ -297,7 +293,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
         if (!world.is_first()) return;
         plan = make_plan(loaded, phase, *store);
         for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
-        if (!store->damage().empty()) std::fprintf(stderr, damage_warning, store->damage().front().c_str());
+        if (!store->damage().empty()) warn_of_damage(store->damage().front());
         log.say(grouped(plan.size.items) + " items, " + grouped(plan.size.done_before) + " done before, " +
                 grouped(store->items().size()) + " in checkpoints");
     });

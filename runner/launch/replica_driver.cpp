@@ -10,6 +10,7 @@
 #include "runner/host/signals.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
+#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -132,7 +133,7 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
     hooks.damaged = [this](const std::string& line) {
         if (!damaged_.insert(line).second) return;
         log_.say("checkpoint damaged, will be computed again: " + line);
-        if (damaged_.size() == 1) std::fprintf(stderr, damage_warning, line.c_str());
+        if (damaged_.size() == 1) warn_of_damage(line);
     };
     hooks.poke = [this] { poke(); };
     hooks.store = &store_;

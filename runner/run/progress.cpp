@@ -13,6 +13,7 @@ namespace longhaul::runner {
 namespace {
 
 constexpr double rate_window_seconds = 30;
+constexpr const char* erase_line = "\r\033[2K";
 
 template <typename... Values>
 std::string text(const char* format, Values... values) {
@@ -148,10 +149,15 @@ bool is_watched() {
     return name.starts_with("/dev/pts/") || name.starts_with("/dev/tty");
 }
 
+void warn_of_damage(const std::string& line) {
+    std::fprintf(stderr, "%swarning: checkpoint damaged (log/ lists all damage): %s\n", is_watched() ? erase_line : "",
+                 line.c_str());
+}
+
 void ProgressPrinter::show(const JobProgress& progress) {
     const std::string line = label_ + ": " + progress_line(progress);
     // Erase the line before writing it again: the new one may be shorter.
-    std::fprintf(stderr, live_ ? "\r\033[2K%s" : "%s\n", line.c_str());
+    std::fprintf(stderr, live_ ? "%s%s" : "%s%s\n", live_ ? erase_line : "", line.c_str());
     std::fflush(stderr);
     open_ = live_;
 }

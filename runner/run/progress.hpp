@@ -72,6 +72,10 @@ std::string counted(std::int64_t number, const char* one, const char* many);
 /// overrides.
 bool is_watched();
 
+/// For the first damaged checkpoint that a launch or replica finds: a failing disk is worth knowing about. Printed to
+/// standard error, in place of a live line of progress, which is written again.
+void warn_of_damage(const std::string& line);
+
 /// Prints progress to standard error: one live line on a terminal, otherwise a new line per call of `show`.
 class ProgressPrinter {
   public:

@@ -254,6 +254,10 @@ ResultIndex ResultIndex::read(std::span<const fs::path> runs) {
     return index;
 }
 
+std::string failure_of(const ResultRecord& record) {
+    return engine::printable(record.id) + ": " + record.error;
+}
+
 void ResultIndex::add(const fs::path& run) {
     const std::optional<LeaseView> newest = newest_lease(run);
     if (!newest) return;

@@ -53,6 +53,9 @@ struct ResultRecord {
     std::int64_t prompt_tokens = 0;  ///< 0: the prompt could not be made; journal only
 };
 
+/// "ID: reason" of an item that failed.
+std::string failure_of(const ResultRecord& record);
+
 /// Which optional fields a line has.
 struct ResultFormat {
     bool sample = false;  ///< the job has several samples per prompt

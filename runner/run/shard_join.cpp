@@ -135,6 +135,9 @@ void write_joined(const fs::path& root, const std::vector<DoneShard>& shards, co
     replace_file(root / "job.cfg", format_settings(settings), Durable::yes, tag);
     add_statistics(runs, root, tag, outcome);
     const ResultIndex results = ResultIndex::read(runs);
+    const auto failed = std::find_if(results.entries().begin(), results.entries().end(),
+                                     [](const ResultIndex::Entry& entry) { return entry.failed; });
+    if (failed != results.entries().end()) outcome.first_failure = failure_of(results.load(*failed));
     join_references(root, tag, shards, results);
     if (settings.task == "openai-batch") write_batch_answers(root, tag, results, settings);
     write_results(root, tag, results, outcome.items / settings.samples, settings);

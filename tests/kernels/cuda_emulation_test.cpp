@@ -361,7 +361,7 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
     EXPECT_EQ(seen[2], 3);
 }
 
-/// As on a GPU: whoever ignores one error gets the next one.
+/// As on a GPU: a caller that ignores an error gets it again.
 TEST(CudaEmulation, AFailureIsThrownToAllWhoWaitUntilNoStreamIsLeft) {
     const auto expect_failures = [](const Stream& stream) {
         EXPECT_THROW(stream.synchronize(), std::runtime_error);

@@ -6,6 +6,7 @@ usage: mpi_test.py BINARY CASE
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -156,8 +157,9 @@ def verified(bench):
         for change in (flip, lambda content: content[:-1], lambda content: b""):
             lines = damage_of(path, change)
             check(len(lines) == 1 and lines[0].startswith(f"{path}: "), f"{path}: {lines}")
-    lines = damage_of(run / "identity.json", lambda content: content[:-3])
-    check(lines == ["identity.json: expected a JSON object, got something else"], f"{lines}")
+    for change in (lambda content: content[:-3], lambda content: b"", lambda content: b"{}"):
+        lines = damage_of(run / "identity.json", change)
+        check(len(lines) == 1 and lines[0].startswith(f"{run}/identity.json: expected the identity of a run"), f"{lines}")
     path = newest("?-?-*.?.h5")
     content = path.read_bytes()
     path.unlink()
@@ -188,6 +190,11 @@ def verified(bench):
     expect(bench.run(job, 2), 0, "written again")
     check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
     verify(0)
+    content = journal.read_bytes()
+    journal.write_bytes(b"")
+    lost = expect(bench.command("results", run), 1, "results that are lost").errors
+    check("results/: expected 8 results of a finished run, got " in lost, lost)
+    journal.write_bytes(content)
     # Items that are made longer have results of their former length.
     launch = bench.start(job, 1, "--max-tokens=4000")
     wait_for_checkpoint(run, 2)
@@ -247,6 +254,10 @@ def finished_again(bench):
     after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     check(before == after, f"files changed: {set(before.items()) ^ set(after.items())}")
     check("done already" in done.errors, done.errors)
+    moved = bench.folder / "moved"
+    shutil.copytree(run, moved)
+    summary = expect(bench.run(job, 1, f"--output={moved}"), 0, "moved").output
+    check(f"{moved}/results.jsonl\n" in summary and f"{run}/" not in summary, summary)
     other = bench.run(job, 1, "--seed=2")
     expect(other, 2, "another identity")
     model = bench.folder / "other-model"
@@ -271,7 +282,9 @@ def extend(bench):
         if option.startswith("--max-tokens"):
             keys.append("--samples=2")
         fresh = bench.folder / ("fresh" + option)
-        expect(bench.run(job, 2, *keys), 0, option)
+        extended = expect(bench.run(job, 2, *keys), 0, option)
+        note = "note: max-tokens was raised: 12 items that ended at the old limit start again from the prompt\n"
+        check((note in extended.errors) == option.startswith("--max-tokens"), extended.errors)
         expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh " + option)
         check(digest(run) == digest(fresh), f"{option}: extended and fresh differ")
     expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=10"), 2, "lowering max-tokens")
@@ -284,7 +297,8 @@ def failed_items(bench):
     lines[2] = json.dumps({"id": "item-2", "prompt": "the sea " * 9000})
     prompts.write_text("\n".join(lines) + "\n")
     job = bench.job()
-    expect(bench.run(job, 2), 3, "one bad item")
+    summary = expect(bench.run(job, 2), 3, "one bad item").output
+    check(re.search(r"items +6 of 6 done, 1 of them failed\n +first failure +item-2: data:3: prompt: expected at most", summary), summary)
     lines = results(bench.folder / "run")
     bad = [line for line in lines if line["finish_reason"] == "error"]
     check(len(lines) == 6 and len(bad) == 1 and bad[0]["id"] == "item-2" and bad[0]["error"], f"{bad}")

@@ -146,13 +146,10 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"partial-cache", "16", "partial-cache: expected an integer from 17 to 2147483647, got '16'"},
         {"verify", "rejection",
          "verify: expected coupled or recursive with draft = ngram, got rejection, which needs chains, with one "
-         "sampled draft per "
-         "node (draft "
-         "= sd, self); the output would not follow the model's distribution"},
+         "sampled draft per node (draft = sd, self); the output would not follow the model's distribution"},
         {"verify", "tokenswift-paper",
          "verify: expected coupled or recursive with draft = ngram, got tokenswift-paper, which needs the drafts it "
-         "was published "
-         "with (draft = tokenswift)"},
+         "was published with (draft = tokenswift)"},
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "gpu", "device: expected auto, cpu or cuda, got 'gpu'; did you mean 'cuda'?"},
         {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
@@ -298,24 +295,20 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"verify", "k-seq"}},
          "verify: expected coupled or recursive with draft = rsd-s, got k-seq, which needs independent drafts of one "
-         "model (draft = "
-         "sd, spectr, specinfer, self)" +
+         "model (draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"verify", "multi-round"}},
          "verify: expected coupled or recursive with draft = rsd-c, got multi-round, which needs independent drafts "
-         "(draft = sd, "
-         "spectr, specinfer, self)" +
+         "(draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled, multi-round or k-seq with draft = spectr, got recursive, which needs drafts drawn "
-         "without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, lyanna, triforce, "
-         "replay)" +
+         "without replacement or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, "
+         "lyanna, triforce, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled or multi-round with draft = specinfer, got k-seq, which needs independent drafts of "
-         "one model "
-         "(draft = sd, spectr, specinfer, self)" +
+         "one model (draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0"}, {"verify", "rejection"}}, ""},
@@ -337,8 +330,7 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "tokenswift"}, {"verify", "tokenswift-paper"}}, ""},
         {{{"draft", "tokenswift"}, {"verify", "rejection"}},
          "verify: expected coupled or recursive with draft = tokenswift, got rejection, which needs chains, with one "
-         "sampled draft "
-         "per node (draft = sd, self); the output would not follow the model's distribution"},
+         "sampled draft per node (draft = sd, self); the output would not follow the model's distribution"},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"verify", "rejection"}, {"draft-tree", "auto"}},
          "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
          "and "
@@ -348,8 +340,7 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "self"}, {"draft-tree", "3x2"}, {"verify", "recursive"}}, ""},
         {{{"draft", "self"}, {"draft-tree", "3x2"}, {"verify", "rejection"}},
          "verify: expected coupled or recursive with draft = self, got rejection, which needs chains, with one sampled "
-         "draft per "
-         "node (draft = sd, self)" +
+         "draft per node (draft = sd, self)" +
              not_lossless},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "self-or-sd"}, {"draft-model", "/d"}}, ""},

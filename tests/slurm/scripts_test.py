@@ -156,6 +156,10 @@ class Submit(Case):
         for check in (["check", str(self.job)], ["check", str(self.job), "--shard", "0/8"]):  # all items; what a task will run
             self.assertIn(check, self.calls("longhaul"))
 
+    def test_warnings_of_the_check_are_shown(self):
+        self.say("check_says", "  items  3\nwarning: memory: too little\ncan run, with 1 warning\n")
+        self.assertEqual(self.submit().stderr, "warning: memory: too little\n")
+
     def test_values_reach_longhaul_as_they_were(self):
         keys = ["--stop=it's \"over\" $PATH `id` \\ !", "--stop=ä #", "--token-ids", "--prompt-tokens=5", "--stop=*"]
         self.submit(*keys)
