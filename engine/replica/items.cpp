@@ -199,6 +199,8 @@ void Replica::State::admit(Admission& admission) {
     if (admission.restored) {
         sequence->statistics = statistics_from_json(admission.statistics);
         ++sequence->statistics.resumes;
+    }
+    if (!admission.last_commit.empty()) {
         sequence->last_commit = admission.last_commit;
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_once = true;

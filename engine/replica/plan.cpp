@@ -2,6 +2,7 @@
 // admission, tree sizes, checkpoint rounds.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/replica/state.hpp"
 
@@ -48,6 +49,7 @@ bool Replica::State::take_next() {
         refuse_next(error);
     }
     if (hooks.store != nullptr && !options.keeps_states) take_restored();
+    take_earlier();
     return true;
 }
 
@@ -80,8 +82,7 @@ void Replica::State::take_restored() {
         for (const std::string& line : restored->damage) hooks.damaged(line);
     }
     if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return;
-    const auto known = [&](std::int32_t token) { return token < model.config().vocab_size; };
-    if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return;
+    if (!are_known(restored->tokens)) return;
     auto num_tokens = static_cast<std::int64_t>(restored->tokens.size());
     const std::int64_t row_words = logprob_words(num_logprobs(next->item));
     if (static_cast<std::int64_t>(restored->logprobs.size()) != num_tokens * row_words) return;
@@ -108,6 +109,30 @@ void Replica::State::take_restored() {
     next->last_commit = restored->last_commit;
     next->statistics = restored->statistics;
     next->drafter = std::move(restored->drafter);
+}
+
+/// Takes the next item's earlier output, if it fits and checkpoints have no more: its keys and values are computed
+/// again as after a damaged checkpoint. Under other rules step boundaries influence the text, and the end may not be at
+/// one.
+void Replica::State::take_earlier() {
+    EarlierOutput earlier = std::exchange(next->item.earlier, {});
+    const auto num_tokens = std::ssize(earlier.tokens);
+    if (!is_coupled() || num_tokens <= std::ssize(next->output) || num_tokens >= output_limit(next->item)) return;
+    if (!next->item.continuation.empty() || !are_known(earlier.tokens)) return;
+    if (std::ssize(earlier.logprobs) != num_tokens * logprob_words(num_logprobs(next->item))) return;
+    next->restored = true;
+    next->output = std::move(earlier.tokens);
+    next->logprobs = std::move(earlier.logprobs);
+    next->statistics = std::move(earlier.statistics);
+    next->kv_tokens = 0;
+    next->last_commit.clear();
+    next->drafter.clear();
+}
+
+/// Whether all are tokens of the model.
+bool Replica::State::are_known(std::span<const std::int32_t> tokens) const {
+    const std::int64_t vocab = model.config().vocab_size;
+    return std::all_of(tokens.begin(), tokens.end(), [&](std::int32_t token) { return token >= 0 && token < vocab; });
 }
 
 /// Pages left once every sequence in flight has what its next step needs; negative if there are too few.

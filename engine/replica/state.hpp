@@ -194,6 +194,8 @@ struct Replica::State {
     [[nodiscard]] PageCounts pages_for_step(const TextSize& text, std::int64_t tokens_left) const;
     [[nodiscard]] std::string misfit(const WorkItem& item) const;
     void take_restored();
+    void take_earlier();
+    [[nodiscard]] bool are_known(std::span<const std::int32_t> tokens) const;
     [[nodiscard]] PageCounts pages_wanted(const Sequence& sequence) const;
     [[nodiscard]] PageCounts free_pages() const;
     void refuse_next(const std::string& error);

@@ -12,6 +12,13 @@
 
 namespace longhaul::engine {
 
+/// What an item had when a lower max_tokens ended it. Under `coupled` the item goes on from there.
+struct EarlierOutput {
+    std::vector<std::int32_t> tokens;
+    std::vector<std::int32_t> logprobs;  ///< a row per token (log_softmax.hpp); empty without `logprobs`
+    std::string statistics;              ///< statistics_to_json
+};
+
 /// An item from the runner (on the group's first rank).
 struct WorkItem {
     std::int64_t index = 0;  ///< the runner's number of the item; returned with the result
@@ -27,6 +34,7 @@ struct WorkItem {
     /// Output tokens that an earlier launch is known to have reached. Those that no checkpoint holds count as
     /// recomputed.
     std::int64_t known_tokens = 0;
+    EarlierOutput earlier{};  ///< no tokens: the item has no earlier result; used on the first rank, not sent
 };
 
 enum class FinishReason { length, stop, repetition, error };

@@ -148,10 +148,12 @@ int results_command(const std::vector<std::string>& arguments) {
     for (std::int64_t index = 0; index < partial.num_inputs(); ++index) {
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
-            if (entry != nullptr) {
-                print(format_result(results.load(*entry), format));
-            } else if (const auto record = partial.find({index, sample})) {
+            const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
+            const std::optional<ResultRecord> record = done ? std::nullopt : partial.find({index, sample});
+            if (record && (entry == nullptr || record->num_tokens > entry->num_tokens)) {
                 print(format_result(*record, format));
+            } else if (entry != nullptr) {
+                print(format_result(results.load(*entry), format));
             }
         }
     }

@@ -26,10 +26,11 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What rank 0 determines and broadcasts.
+/// What rank 0 determines.
 struct Plan {
     std::vector<std::int64_t> order;
-    JobSize size;
+    bool goes_on = false;  ///< of ReplicaDriver
+    JobSize size;          ///< on rank 0 only
 };
 
 /// Output tokens of each item that are in a checkpoint, by work number. Reads the ids of the data only if there are
@@ -49,6 +50,16 @@ std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet&
     return tokens;
 }
 
+void say_what_goes_on(const JobSize& size) {
+    const auto say = [](std::int64_t count, const char* one, const char* many) {
+        if (count == 0) return;
+        std::fprintf(stderr, "note: max-tokens was raised: %s at the old limit %s\n",
+                     counted(count, "item that ended", "items that ended").c_str(), count == 1 ? one : many);
+    };
+    say(size.going_on, "goes on from there", "go on from there");
+    say(size.begun_again, "starts again from the prompt", "start again from the prompt");
+}
+
 Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
     const Settings& settings = phase.settings;
     const DataSet& data = *loaded.data;
@@ -66,15 +77,18 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     facts.done = [&](const ItemKey& key) {
         const ResultIndex::Entry* entry = results.find(key);
         const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
-        plan.size.begun_again +=
-            entry != nullptr && !done && entry->at_length && !checkpointed.contains(number(key)) ? 1 : 0;
+        if (entry != nullptr && !done && entry->at_length && !checkpointed.contains(number(key)))
+            ++(entry->can_go_on ? plan.size.going_on : plan.size.begun_again);
+        plan.goes_on |= entry != nullptr && !done && entry->can_go_on;
         plan.size.done_before += done ? 1 : 0;
         plan.size.failed_before += done && entry->failed ? 1 : 0;
         return done;
     };
-    facts.checkpointed_tokens = [&](const ItemKey& key) {
+    facts.kept_tokens = [&](const ItemKey& key) {
         const auto at = checkpointed.find(number(key));
-        return at == checkpointed.end() ? -1 : at->second;
+        if (at != checkpointed.end()) return at->second;
+        const ResultIndex::Entry* entry = results.find(key);
+        return entry != nullptr && entry->can_go_on ? std::int64_t{entry->num_tokens} : -1;
     };
     facts.prompt_bytes = [&](std::int64_t index) { return data.prompt_bytes(index); };
     plan.order = order_of_work(facts);
@@ -85,11 +99,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
     }
     store.remove_unneeded(unfinished, phase.epoch);
-    if (plan.size.begun_again > 0) {
-        std::fprintf(stderr,
-                     "note: max-tokens was raised: %s that ended at the old limit start again from the prompt\n",
-                     counted(plan.size.begun_again, "item", "items").c_str());
-    }
+    say_what_goes_on(plan.size);
     return plan;
 }
 
@@ -258,7 +268,7 @@ void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, 
                   engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
     Board board(world.comm());
     std::optional<ReplicaDriver> made;  // if it throws on one rank, agree ends all ranks before they wait for it
-    world.agree([&] { made.emplace(world, loaded, phase, plan.order, store, board); });
+    world.agree([&] { made.emplace(world, loaded, phase, plan.order, plan.goes_on, store, board); });
     ReplicaDriver& driver = *made;
     Monitor monitor(phase, plan.size, board);
     HangFinder hangs(board, phase.settings.watchdog_seconds);
@@ -298,6 +308,9 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
                 grouped(store->items().size()) + " in checkpoints");
     });
     world.broadcast(plan.order);
+    std::vector<std::int64_t> goes_on{plan.goes_on ? 1 : 0};
+    world.broadcast(goes_on);
+    plan.goes_on = goes_on.front() != 0;
 
     JobOutcome outcome;
     std::string storage_error;

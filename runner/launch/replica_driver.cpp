@@ -6,6 +6,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
+#include "engine/replica/sequence.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -76,7 +77,8 @@ std::optional<DraftCost> draft_cost(const LoadedJob& loaded, const JobPhase& pha
 }  // namespace
 
 ReplicaDriver::ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase,
-                             const std::vector<std::int64_t>& order, engine::CheckpointStore& store, Board& board)
+                             const std::vector<std::int64_t>& order, bool goes_on, engine::CheckpointStore& store,
+                             Board& board)
     : world_(world),
       loaded_(loaded),
       phase_(phase),
@@ -94,6 +96,7 @@ ReplicaDriver::ReplicaDriver(const World& world, LoadedJob& loaded, const JobPha
     if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, Watchdog::check_interval), [this] { watchdog_.check(); });
     if (!is_first()) return;
     ledger_.emplace(phase.folder.status(), world.replica(), phase.epoch, phase.settings.samples);
+    if (goes_on) earlier_ = ResultIndex::read(phase.folder.root);
     pulse_.every(sync_seconds, [this] { sync_results(); });
     pulse_.every(heartbeat_seconds, [this] { write_heartbeat(); });
 }
@@ -216,8 +219,31 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.continuation = std::move(prompt.continuation);
         item.options = options_of(prompt);
         item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
+        item.earlier = earlier_output(number, item);
         return item;
     }
+}
+
+/// What an item has from a result that a lower max-tokens ended. None if its tokens do not give its text: then it is
+/// generated again.
+engine::EarlierOutput ReplicaDriver::earlier_output(std::int64_t number, const engine::WorkItem& item) const {
+    const ResultIndex::Entry* entry = earlier_ ? earlier_->find(key_of(number)) : nullptr;
+    if (entry == nullptr || !entry->can_go_on) return {};
+    ResultRecord record = earlier_->load(*entry);
+    if (engine::output_text(*loaded_.tokenizer, item.prompt, record.token_ids) != record.text) return {};
+    const std::int64_t num_best = std::min<std::int64_t>(item.options->logprobs, loaded_.model->config().vocab_size);
+    return {.tokens = std::move(record.token_ids),
+            .logprobs = logprobs_rows(record.logprobs, num_best),
+            .statistics = std::move(record.statistics)};
+}
+
+/// ResultRecord::statistics. Only items that a greater max-tokens would continue, and under `coupled`, have them.
+std::string ReplicaDriver::counters_to_go_on(const engine::FinishedItem& item) const {
+    const Settings& settings = phase_.settings;
+    const bool may_go_on = item.reason == engine::FinishReason::length && item.max_tokens == settings.max_tokens &&
+                           settings.is_coupled() && !wants_continuation(settings) &&
+                           kind_of("max-tokens", settings) == KeyKind::extension;
+    return may_go_on ? engine::statistics_to_json(item.statistics) : std::string();
 }
 
 std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
@@ -250,6 +276,7 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.max_tokens = item.max_tokens;
     record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
     record.prompt_tokens = item.prompt_tokens;
+    record.statistics = counters_to_go_on(item);
     return record;
 }
 

@@ -26,9 +26,10 @@ namespace longhaul::runner {
 
 class ReplicaDriver {
   public:
-    /// `order`: result of order_of_work. All references must outlive the driver.
+    /// `order`: result of order_of_work. `goes_on`: some items go on from their earlier results, which are read here.
+    /// All references must outlive the driver.
     ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
-                  engine::CheckpointStore& store, Board& board);
+                  bool goes_on, engine::CheckpointStore& store, Board& board);
     ~ReplicaDriver();
 
     /// Generates until there is no more work or a stop is requested, then waits for all ranks. Collective over the
@@ -52,6 +53,8 @@ class ReplicaDriver {
     engine::ReplicaHooks hooks();
     std::optional<engine::WorkItem> next_work();
     [[nodiscard]] std::shared_ptr<const engine::GenerationOptions> options_of(const Prompt& prompt) const;
+    [[nodiscard]] engine::EarlierOutput earlier_output(std::int64_t number, const engine::WorkItem& item) const;
+    [[nodiscard]] std::string counters_to_go_on(const engine::FinishedItem& item) const;
     void note_first_token();
     [[nodiscard]] ResultRecord record_of(const engine::FinishedItem& item, const std::string& id) const;
     void finished(const engine::FinishedItem& item);
@@ -77,6 +80,7 @@ class ReplicaDriver {
     std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without options of their own
     std::set<std::string> damaged_;                                 // lines that were logged already
     std::optional<TokenLedger> ledger_;                             // on the first rank of the replica
+    std::optional<ResultIndex> earlier_;                            // likewise, if items go on from earlier results
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

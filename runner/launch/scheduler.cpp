@@ -30,7 +30,7 @@ std::int64_t load_word(const std::int64_t* word) {
 
 std::vector<std::int64_t> order_of_work(const WorkFacts& facts) {
     struct Item {
-        std::int64_t number, checkpointed, bytes;
+        std::int64_t number, kept, bytes;
     };
     std::vector<Item> items;
     for (std::int64_t index = 0; index < facts.num_inputs; ++index) {
@@ -38,12 +38,11 @@ std::vector<std::int64_t> order_of_work(const WorkFacts& facts) {
         for (std::int64_t sample = 0; sample < facts.samples; ++sample) {
             const ItemKey key{index, sample};
             if (facts.done(key)) continue;
-            items.push_back(
-                {index * facts.samples + sample, facts.checkpointed_tokens(key), facts.prompt_bytes(index)});
+            items.push_back({index * facts.samples + sample, facts.kept_tokens(key), facts.prompt_bytes(index)});
         }
     }
     std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-        return std::pair(a.checkpointed, a.bytes) > std::pair(b.checkpointed, b.bytes);
+        return std::pair(a.kept, a.bytes) > std::pair(b.kept, b.bytes);
     });
     std::vector<std::int64_t> order(items.size());
     std::transform(items.begin(), items.end(), order.begin(), [](const Item& item) { return item.number; });

@@ -26,11 +26,11 @@ struct WorkFacts {
     std::int64_t num_inputs = 0, samples = 1;
     Shard shard{};  ///< only inputs of this shard
     std::function<bool(const ItemKey&)> done;
-    std::function<std::int64_t(const ItemKey&)> checkpointed_tokens;  ///< -1: not in a checkpoint
+    std::function<std::int64_t(const ItemKey&)> kept_tokens;  ///< output; -1: none
     std::function<std::int64_t(std::int64_t index)> prompt_bytes;
 };
 
-/// Work numbers (index × samples + sample) of the items to do: checkpointed items first (those with the most tokens
+/// Work numbers (index × samples + sample) of the items to do: items with kept tokens first (those with the most tokens
 /// first), then the longest prompts; ties in input order.
 std::vector<std::int64_t> order_of_work(const WorkFacts& facts);
 

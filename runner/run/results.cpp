@@ -84,6 +84,18 @@ void append_number(std::string& text, float value) {
     if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // so that every parser reads a float
 }
 
+/// The opposite of engine::read_logprobs; false if there are not as many entries as a row gives.
+bool append_row(std::span<const engine::TokenLogprob> entries, std::int64_t num_best, std::vector<std::int32_t>& rows) {
+    const auto bits = [](const engine::TokenLogprob& entry) { return std::bit_cast<std::int32_t>(entry.value); };
+    if (std::ssize(entries) != num_best && std::ssize(entries) != num_best + 1) return false;
+    rows.push_back(bits(entries.front()));
+    // With as many entries as best tokens, the chosen token is one of them; its place among them is not shown.
+    const auto best = entries.last(static_cast<std::size_t>(num_best));
+    for (const engine::TokenLogprob& entry : best) rows.push_back(entry.token);
+    for (const engine::TokenLogprob& entry : best) rows.push_back(bits(entry));
+    return true;
+}
+
 /// Sorts lines into input order and keeps the newest launch's line of each item. `place_of` returns the LinePlace of an
 /// element.
 template <typename Element, typename PlaceOf>
@@ -134,13 +146,35 @@ std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const 
     return text.append("]");
 }
 
+std::vector<std::int32_t> logprobs_rows(std::string_view text, std::int64_t num_best) {
+    std::vector<std::int32_t> rows;
+    std::vector<engine::TokenLogprob> entries;  // of one token
+    int depth = 0;
+    for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+        const char sign = *at++;
+        if (sign == '[' && ++depth == 3) {
+            engine::TokenLogprob& entry = entries.emplace_back();
+            at = std::from_chars(at, end, entry.token).ptr;
+            if (at == end || *at++ != ',') return {};
+            at = std::from_chars(at, end, entry.value).ptr;
+        } else if (sign == ']' && --depth == 1) {
+            if (!append_row(entries, num_best, rows)) return {};
+            entries.clear();
+        } else if (std::string_view("[],").find(sign) == std::string_view::npos) {
+            return {};
+        }
+    }
+    return rows;
+}
+
 std::string format_journal(const ResultRecord& record, const ResultFormat& format) {
     Ordered json;
     json["index"] = record.key.index;
-    put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
+    put_fields(json, record, {.sample = true, .token_ids = format.token_ids || !record.statistics.empty()});
     json["max_tokens"] = record.max_tokens;
     if (record.own_max_tokens) json["own_max_tokens"] = true;
     if (record.prompt_tokens > 0) json["prompt_tokens"] = record.prompt_tokens;
+    if (!record.statistics.empty()) json["statistics"] = engine::try_parse_json(record.statistics);
     return line_of(json, record.logprobs);
 }
 
@@ -162,6 +196,7 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.max_tokens = json.value("max_tokens", std::int64_t{0});
         record.own_max_tokens = json.value("own_max_tokens", false);
         record.prompt_tokens = json.value("prompt_tokens", std::int64_t{0});
+        if (json.contains("statistics")) record.statistics = engine::json_text(json["statistics"]);
         return record;
     } catch (const Json::exception&) {
         return std::nullopt;
@@ -275,6 +310,8 @@ void ResultIndex::add(const fs::path& run) {
             entry.own_max_tokens = record->own_max_tokens;
             entry.failed = record->finish_reason == "error";
             entry.at_length = record->finish_reason == "length";
+            entry.can_go_on =
+                entry.at_length && !record->statistics.empty() && std::ssize(record->token_ids) == record->num_tokens;
         });
     }
 }

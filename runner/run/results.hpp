@@ -51,6 +51,9 @@ struct ResultRecord {
     std::int64_t max_tokens = 0;     ///< limit when the item was generated; journal only
     bool own_max_tokens = false;     ///< `max_tokens` is the item's own, not the job's; journal only
     std::int64_t prompt_tokens = 0;  ///< 0: the prompt could not be made; journal only
+    /// Counters (statistics_to_json) of an item that a greater `max-tokens` continues: its journal line has `token_ids`
+    /// too. "" for others; journal only.
+    std::string statistics{};
 };
 
 /// "ID: reason" of an item that failed.
@@ -83,6 +86,9 @@ std::string format_result(const ResultRecord& record, const ResultFormat& format
 /// probable other tokens, best first. `rows`: as made by engine/sampling/log_softmax.hpp; the result is "" if empty.
 /// Numbers are the shortest that read back to the same float32, so the bytes are the same everywhere.
 std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const std::int32_t> rows);
+
+/// The opposite: rows with `num_best` tokens for which `logprobs_text` gives `text`. Empty if there are none.
+std::vector<std::int32_t> logprobs_rows(std::string_view text, std::int64_t num_best);
 
 /// Formats and parses a journal line (results/). nullopt if it is not a valid line.
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
@@ -123,6 +129,7 @@ class ResultIndex {
         std::int32_t num_tokens = 0;
         std::int32_t max_tokens = 0;
         bool own_max_tokens = false, failed = false, at_length = false;
+        bool can_go_on = false;  ///< has what a greater `max-tokens` needs to continue it
     };
     static_assert(sizeof(Entry) <= 48, "what an item costs in memory, at the end of a run of millions");
 
@@ -136,8 +143,8 @@ class ResultIndex {
     [[nodiscard]] ResultRecord load(const Entry& entry) const;                    ///< throws InputError
 
     /// Whether the entry is final. An item without its own `max-tokens` is not final if it ended at its length and
-    /// `max-tokens` is greater now (it is generated again from the beginning), or if it failed under another
-    /// `max-tokens` (its error may depend on it). A failed item is never final under `retry-failed`.
+    /// `max-tokens` is greater now, or if it failed under another `max-tokens` (its error may depend on it). A failed
+    /// item is never final under `retry-failed`.
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:

@@ -71,6 +71,7 @@ struct Job {
     GenerationOptions generation = base_generation();
     std::map<std::int64_t, GenerationOptions> own{};  // of items that differ from `generation`
     std::map<std::int64_t, std::vector<std::int32_t>> continuations{};
+    std::map<std::int64_t, EarlierOutput> earlier{};
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
@@ -122,6 +123,7 @@ inline WorkItem work_item(const Job& job, std::int64_t index) {
     item.prompt = prompt == job.prompts.end() ? prompt_of(index) : prompt->second;
     if (const auto given = job.continuations.find(index); given != job.continuations.end())
         item.continuation = given->second;
+    if (const auto earlier = job.earlier.find(index); earlier != job.earlier.end()) item.earlier = earlier->second;
     const auto own = job.own.find(index);
     item.options = std::make_shared<const GenerationOptions>(own == job.own.end() ? job.generation : own->second);
     return item;

@@ -312,6 +312,69 @@ TEST_F(ReplicaResume, ManyStopsGiveOneText) {
     }
 }
 
+constexpr std::int64_t lower_limit = 25;
+
+/// A job with log-probabilities whose items ended at `lower_limit` before.
+Job raised_job() {
+    Job job{base_options()};
+    job.generation.logprobs = 2;
+    Job before = job;
+    before.generation.max_tokens = lower_limit;
+    for (const auto& [index, item] : launch(before).items) {
+        EXPECT_EQ(item.reason, FinishReason::length);
+        job.earlier[index] = {item.tokens, item.logprobs, statistics_to_json(item.statistics)};
+    }
+    return job;
+}
+
+TEST_F(ReplicaResume, AGreaterLimitGoesOnFromTheResult) {
+    Job job = raised_job();
+    Job whole = job;
+    whole.earlier.clear();
+    const JobResult from_prompts = launch(whole);
+    for (const int ranks : {1, 2}) {
+        for (const char* method : {"ar", "ngram"}) {
+            job.ranks = ranks;
+            job.options.draft.method = method;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), expected()) << method << ", " << ranks << " ranks";
+            EXPECT_EQ(result.outcome.progress.emitted_tokens, 5 * (60 - lower_limit)) << "nothing is generated twice";
+            for (const auto& [index, item] : result.items) {
+                EXPECT_EQ(item.logprobs, from_prompts.items.at(index).logprobs);
+                EXPECT_EQ(item.statistics.decode_tokens, 60) << "counters go on";
+                EXPECT_EQ(item.statistics.recomputed_rows, std::ssize(prompt_of(index)) + lower_limit - 1);
+            }
+        }
+    }
+    const JobResult in_parts = launch_in_parts({job}, folder_, 40);
+    EXPECT_EQ(tokens_of(in_parts.items), expected()) << "what a checkpoint has more counts";
+    EXPECT_GT(in_parts.sum.resumes, 5);
+}
+
+TEST_F(ReplicaResume, AResultThatDoesNotFitIsGeneratedAgain) {
+    const Job fitting = raised_job();
+    const auto generated = [](const Job& job) {
+        const JobResult result = launch(job);
+        EXPECT_EQ(tokens_of(result.items), expected());
+        return result.outcome.progress.emitted_tokens;
+    };
+    constexpr std::int64_t rest = 5 * 60 - lower_limit * 4;  // item 0 starts again
+    ASSERT_EQ(generated(fitting), 5 * (60 - lower_limit));
+    const auto with = [&](const std::function<void(EarlierOutput&)>& change) {
+        Job job = fitting;
+        change(job.earlier.at(0));
+        return generated(job);
+    };
+    EXPECT_EQ(with([](EarlierOutput& earlier) { earlier.tokens[3] = 4096; }), rest) << "no token of the model";
+    EXPECT_EQ(with([](EarlierOutput& earlier) { earlier.tokens[3] = -1; }), rest);
+    EXPECT_EQ(with([](EarlierOutput& earlier) { earlier.tokens.assign(60, 1); }), rest) << "beyond the limit";
+    EXPECT_EQ(with([](EarlierOutput& earlier) { earlier.logprobs.pop_back(); }), rest);
+    Job sampled = fitting;
+    sampled.options.verify = VerifyRule::rejection;
+    sampled.options.draft.method = "ar";
+    EXPECT_EQ(launch(sampled).outcome.progress.emitted_tokens, 5 * 60) << "its end may not be a step's";
+}
+
 // A row per 1,024 output tokens, with everything that earlier launches did for them.
 TEST_F(ReplicaResume, RowsByLengthGoOn) {
     Job job{base_options()};

@@ -283,11 +283,38 @@ def extend(bench):
             keys.append("--samples=2")
         fresh = bench.folder / ("fresh" + option)
         extended = expect(bench.run(job, 2, *keys), 0, option)
-        note = "note: max-tokens was raised: 12 items that ended at the old limit start again from the prompt\n"
+        note = "note: max-tokens was raised: 12 items that ended at the old limit go on from there\n"
         check((note in extended.errors) == option.startswith("--max-tokens"), extended.errors)
         expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh " + option)
         check(digest(run) == digest(fresh), f"{option}: extended and fresh differ")
+    check(all(line["resumes"] == 1 and line["recomputed_rows"] > 0 for line in statistics(run)), "none began anew")
     expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=10"), 2, "lowering max-tokens")
+
+
+def extend_from_damage(bench):
+    """With logprobs and a kill on the way. A result without its counters, or whose tokens are not its text's, begins again."""
+    make_prompts(bench.folder / "prompts.jsonl", 4)
+    keys = ["--logprobs=2", "--ignore-eos=true"]
+    job = bench.job(max_tokens=30, checkpoint_tokens=40)
+    run, fresh = bench.folder / "run", bench.folder / "fresh"
+    expect(bench.run(job, 1, *keys), 0, "first")
+    journal, = (run / "results").iterdir()
+    lines = {line["id"]: line for line in map(json.loads, journal.read_text().splitlines())}
+    del lines["item-1"]["statistics"]
+    lines["item-2"]["token_ids"][7] ^= 1
+    journal.write_text("".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines.values()))
+    keys.append("--max-tokens=900")
+    launch = bench.start(job, 1, *keys)
+    wait_for_checkpoint(run, 2)
+    check(launch.alive(), "the launch is under way when it is killed")
+    launch.kill_all()
+    for note in ("3 items that ended at the old limit go on from there\n", "1 item that ended at the old limit starts again from the prompt\n"):
+        check("note: max-tokens was raised: " + note in launch.err_path.read_text(), launch.err_path.read_text())
+    partial = [json.loads(line) for line in bench.command("results", run, "--partial").output.splitlines()]
+    check(len(partial) == 4 and max(line["num_tokens"] for line in partial) > 30, "what checkpoints have beyond the old results")
+    extended = expect(bench.run(job, 2, *keys), 0, "extended")
+    expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh")
+    check(digest(run) == digest(fresh), "extended and fresh differ")
 
 
 def failed_items(bench):
@@ -477,5 +504,5 @@ def baseline(bench):
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
-        exactly_once, tcp, idle_ranks, errors_once, stop_request, verified, stop_one_rank, two_at_once, finished_again, extend,
+        exactly_once, tcp, idle_ranks, errors_once, stop_request, verified, stop_one_rank, two_at_once, finished_again, extend, extend_from_damage,
         failed_items, bad_line, hang, suspended, damaged, logprobs, given_text, baseline, replay)}))

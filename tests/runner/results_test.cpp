@@ -101,6 +101,18 @@ TEST(ResultLine, LogprobsAreShortestNumbersTheChosenTokenFirst) {
     EXPECT_EQ(logprobs_text(tokens, {}), "");
 }
 
+TEST(ResultLine, LogprobsReadBackAsRowsOfTheSameText) {
+    const std::vector<std::int32_t> tokens{7, 9};
+    const std::string text = logprobs_text(tokens, logprob_rows());
+    EXPECT_EQ(logprobs_rows(text, 2), logprob_rows());
+    // The chosen token is the second best: its place among the best is not in the text.
+    const std::string second = "[[[3,-2.5],[7,-0.1]]]";
+    EXPECT_EQ(logprobs_text(std::vector<std::int32_t>{3}, logprobs_rows(second, 2)), second);
+    for (const char* bad : {"", "[]", "[[]]", "[[[7,-0.1]]]", "[[[7,-0.1],[3,-2.5],[4,1.0],[5,1.0]]]", "[[[7", "[[[7,",
+                            "[[[7,x],[3,-2.5]]]", "[[[x,1.0],[3,-2.5]]]", "]]]", "null"})
+        EXPECT_EQ(logprobs_rows(bad, 2), std::vector<std::int32_t>()) << bad;
+}
+
 ResultRecord record_with_everything() {
     ResultRecord record = record_of(2, "a \",\"logprobs\":[[[1]]]\"", 2, "stop");
     record.logprobs = logprobs_text(std::vector<std::int32_t>{7, 9}, logprob_rows());
@@ -181,6 +193,22 @@ TEST_F(ResultsTest, StaleLaunchWritesNothingThatIsRead) {
     EXPECT_EQ(index.find({3, 0}), nullptr);
     launch({});
     EXPECT_EQ(ResultIndex::read(run).entries().size(), 2U) << "nor later";
+}
+
+TEST_F(ResultsTest, WhatAGreaterLimitContinues) {
+    ResultRecord whole = record_of(0, "a"), stopped = record_of(1, "b", 3, "stop"), lossy = record_of(2, "c", 4);
+    for (ResultRecord* record : {&whole, &stopped, &lossy}) record->statistics = R"({"decode_tokens":3})";
+    launch({whole, stopped, lossy, record_of(3, "d")});
+    const ResultIndex index = ResultIndex::read(run);
+    const auto can_go_on = [&](std::int64_t item) { return index.find({item, 0})->can_go_on; };
+    EXPECT_TRUE(can_go_on(0));
+    EXPECT_FALSE(can_go_on(1)) << "it ended by itself";
+    EXPECT_FALSE(can_go_on(2)) << "three tokens of four";
+    EXPECT_FALSE(can_go_on(3)) << "a line of an older version";
+    const ResultRecord back = index.load(*index.find({0, 0}));
+    EXPECT_EQ(back.token_ids, whole.token_ids);
+    EXPECT_EQ(back.statistics, whole.statistics);
+    EXPECT_EQ(format_result(back, {}), format_result(record_of(0, "a"), {})) << "results.jsonl shows neither";
 }
 
 TEST_F(ResultsTest, NewestLaunchCounts) {

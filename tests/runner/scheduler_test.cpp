@@ -11,7 +11,7 @@ WorkFacts facts_of(std::vector<std::int64_t> bytes, std::int64_t samples = 1) {
     facts.num_inputs = static_cast<std::int64_t>(bytes.size());
     facts.samples = samples;
     facts.done = [](const ItemKey&) { return false; };
-    facts.checkpointed_tokens = [](const ItemKey&) { return -1; };
+    facts.kept_tokens = [](const ItemKey&) { return -1; };
     facts.prompt_bytes = [bytes](std::int64_t index) { return bytes[static_cast<std::size_t>(index)]; };
     return facts;
 }
@@ -24,7 +24,7 @@ TEST(OrderOfWork, LongestFirstAndThenTheInput) {
 
 TEST(OrderOfWork, CheckpointedFirstTheFurthestOnFirst) {
     WorkFacts facts = facts_of({5, 9, 5, 7});
-    facts.checkpointed_tokens = [](const ItemKey& key) { return key.index == 0 ? 0 : key.index == 2 ? 40 : -1; };
+    facts.kept_tokens = [](const ItemKey& key) { return key.index == 0 ? 0 : key.index == 2 ? 40 : -1; };
     EXPECT_EQ(order_of_work(facts), (Order{2, 0, 1, 3}));
 }
 

@@ -39,7 +39,7 @@ TEST(Shard, TheOrderOfWorkHasItsOwnItems) {
     facts.samples = 2;
     facts.shard = {.index = 1, .count = 2};
     facts.done = [](const ItemKey& key) { return key == ItemKey{1, 0}; };
-    facts.checkpointed_tokens = [](const ItemKey&) { return -1; };
+    facts.kept_tokens = [](const ItemKey&) { return -1; };
     facts.prompt_bytes = [](std::int64_t) { return 1; };
     EXPECT_EQ(order_of_work(facts), (std::vector<std::int64_t>{3, 6, 7})) << "numbers are those of the undivided job";
     facts.num_inputs = 1;
