@@ -330,7 +330,10 @@ def _comparison_as_text(comparison: Comparison) -> list[str]:
     measure: Measure = comparison.measure
     digits = measure.digits + 1
     width = max(len(system.run) for system in comparison.systems)
-    lines = [f"{measure.title} over {comparison.num_items} items  {comparison.signature or measure.definition}"]
+    items = "1 item" if comparison.num_items == 1 else f"{comparison.num_items} items"
+    lines = [f"{measure.title} over {items}  {comparison.signature or measure.definition}"]
+    if comparison.num_items == 1:
+        lines.append("  (one item: its intervals and p values say nothing of other items)")
     for system in comparison.systems:
         low, high = system.interval
         line = f"  {system.run.ljust(width)}  {system.score:.{digits}f}  95 % [{low:.{digits}f}, {high:.{digits}f}]"

@@ -93,7 +93,11 @@ def compare_runs(
 
 
 def losses(comparisons: Sequence[Comparison], level: float) -> list[str]:
-    """A line for each system that is worse than the first, with p below `level` / number of comparisons."""
+    """A line for each system that is worse than the first, with p below `level` / number of comparisons.
+
+    Of one item all draws are alike, whatever the systems: nothing is more than chance.
+    """
+    comparisons = [comparison for comparison in comparisons if comparison.num_items > 1]
     compared = sum(len(comparison.systems) - 1 for comparison in comparisons)
     lines = []
     for comparison in comparisons:

@@ -122,6 +122,17 @@ def test_a_significant_loss_is_exit_code_1(make_run, capsys):
     assert main(["compare", *map(str, reversed(folders)), *words[:2], "--fail-on-loss", "0.01"]) == 0, "a gain"
 
 
+def test_one_item_is_no_evidence(make_run, capsys):
+    references = {"item-0": "one two three four"}
+    folders = [
+        make_run(draft, [{"text": text}], {"draft": draft, "task": "xsum"}, references=references)
+        for draft, text in (("ar", "one two three"), ("sd", "one six"))
+    ]
+    assert main(["compare", *map(str, folders), "--measures", "accuracy", "--fail-on-loss", "0.01"]) == 0
+    assert "ROUGE-2 over 1 item " in (text := capsys.readouterr().out)
+    assert "(one item: its intervals and p values say nothing of other items)" in text
+
+
 def test_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])

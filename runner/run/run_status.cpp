@@ -44,15 +44,42 @@ std::map<std::string, Checkpointed> checkpointed_items(const RunFolder& folder) 
     return items;
 }
 
+/// Which results are final under the settings of the newest launch: an item that ended at a lower max-tokens is not.
+class FinalResults {
+  public:
+    explicit FinalResults(const RunFolder& folder) {
+        try {
+            settings_ = folder.settings();
+            settings_->retry_failed = false;  // an item that failed again is done
+        } catch (const Error&) {
+            // Without job.cfg all results count.
+        }
+    }
+    [[nodiscard]] bool has(const ResultIndex::Entry& entry) const {
+        return !settings_ || ResultIndex::is_done(entry, *settings_);
+    }
+
+  private:
+    std::optional<Settings> settings_;
+};
+
 void add(ProgressLine& line, const RunFolder& folder) {
     const ResultIndex results = ResultIndex::read(folder.root);
+    const FinalResults final_results(folder);
     std::map<std::string, Checkpointed> unfinished = checkpointed_items(folder);
     for (const ResultIndex::Entry& entry : results.entries()) {
-        ++line.done;
-        line.failed += entry.failed ? 1 : 0;
+        const bool done = final_results.has(entry);
+        line.done += done ? 1 : 0;
+        line.failed += done && entry.failed ? 1 : 0;
         line.tokens += entry.num_tokens;
         if (unfinished.empty()) continue;  // the item's id is only in its result line, so read that again
-        unfinished.erase(checkpoint_key(results.load(entry).id, entry.place.key.sample));
+        const auto at = unfinished.find(checkpoint_key(results.load(entry).id, entry.place.key.sample));
+        if (at == unfinished.end()) continue;
+        if (done) {
+            unfinished.erase(at);
+        } else {
+            at->second.tokens = std::max<std::int64_t>(at->second.tokens - entry.num_tokens, 0);
+        }
     }
     for (const auto& [key, item] : unfinished) {
         line.tokens += item.tokens;
@@ -91,8 +118,12 @@ RunStatus read_status(const RunFolder& folder) {
     std::sort(status.replicas.begin(), status.replicas.end(),
               [](const Ordered& a, const Ordered& b) { return a.value("replica", 0) < b.value("replica", 0); });
     const ResultIndex results = ResultIndex::read(folder.root);
-    status.done = results.entries().size();
-    for (const ResultIndex::Entry& entry : results.entries()) status.failed += entry.failed ? 1 : 0;
+    const FinalResults final_results(folder);
+    for (const ResultIndex::Entry& entry : results.entries()) {
+        if (!final_results.has(entry)) continue;
+        ++status.done;
+        status.failed += entry.failed ? 1 : 0;
+    }
     return status;
 }
 

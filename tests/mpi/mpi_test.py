@@ -312,6 +312,10 @@ def extend_from_damage(bench):
         check("note: max-tokens was raised: " + note in launch.err_path.read_text(), launch.err_path.read_text())
     partial = [json.loads(line) for line in bench.command("results", run, "--partial").output.splitlines()]
     check(len(partial) == 4 and max(line["num_tokens"] for line in partial) > 30, "what checkpoints have beyond the old results")
+    # The Slurm script submits again as long as these numbers grow.
+    progress = dict(word.split("=") for word in bench.command("status", run, "--progress").output.split())
+    check(progress["done"] == "0" and int(progress["positions"]) > 0, f"{progress}")
+    check(int(progress["tokens"]) == sum(line["num_tokens"] for line in partial), f"{progress}")
     extended = expect(bench.run(job, 2, *keys), 0, "extended")
     expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh")
     check(digest(run) == digest(fresh), "extended and fresh differ")
@@ -422,7 +426,7 @@ def replay(bench):
     make_prompts(bench.folder / "prompts.jsonl", 3)
     job = bench.job(max_tokens=200)
     plain = bench.folder / "plain"
-    expect(bench.run(job, 2, f"--output={plain}", "--draft=ar"), 0, "plain decoding without token ids")
+    expect(bench.run(job, 2, f"--output={plain}", "--draft=ar", "--verify=recursive"), 0, "a run that keeps no token ids")
     options = ("--draft=replay", "--draft-tree=2x4", "--replay-accept=0.7")
     done = expect(bench.run(job, 2, *options, f"--replay-run={plain}"), 1, "nothing to replay")
     check("token-ids = true" in done.error_lines()[0], f"the fix: {done.errors}")
