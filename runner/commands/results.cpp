@@ -43,20 +43,22 @@ class PartialResults {
         for (const RunFolder& run : runs) {
             const Settings own = run.settings();
             stores_.push_back(
-                {own.shard, {run.checkpoints(), checkpoint_identity(own, read_fingerprints(run), config), INT64_MAX}});
+                {own, {run.checkpoints(), checkpoint_identity(own, read_fingerprints(run), config), INT64_MAX}});
         }
     }
 
     [[nodiscard]] std::int64_t num_inputs() const { return data_->size(); }
 
-    /// Returns nullopt if there is no checkpoint of the item.
-    std::optional<ResultRecord> find(const ItemKey& key) {
-        const std::string id = data_->id(key.index);
+    /// Returns nullopt if there is no checkpoint of the item with more tokens than its result (null: none).
+    std::optional<ResultRecord> find(const ItemKey& key, const ResultIndex::Entry* entry) {
         const auto of = std::find_if(stores_.begin(), stores_.end(),
-                                     [&](const ShardStore& store) { return store.shard.has(key.index); });
+                                     [&](const ShardStore& store) { return store.settings.shard.has(key.index); });
         if (of == stores_.end()) return std::nullopt;
+        if (entry != nullptr && ResultIndex::is_done(*entry, of->settings)) return std::nullopt;
+        const std::string id = data_->id(key.index);
         const auto restored = of->store.restore(checkpoint_key(id, key.sample));
-        if (!restored || restored->tokens.empty()) return std::nullopt;
+        const std::int64_t least = entry != nullptr ? entry->num_tokens : 0;
+        if (!restored || std::ssize(restored->tokens) <= least) return std::nullopt;
         ResultRecord record;
         record.key = key;
         record.id = id;
@@ -76,7 +78,7 @@ class PartialResults {
 
   private:
     struct ShardStore {
-        Shard shard;
+        Settings settings;
         engine::CheckpointStore store;
     };
     std::unique_ptr<DataSet> data_;
@@ -129,8 +131,8 @@ void check_complete(const std::string& place, const std::vector<RunFolder>& fold
 int results_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("results"));
     const std::vector<RunFolder> folders = runs_of(line.places.front());
-    std::vector<std::filesystem::path> runs;
-    for (const RunFolder& folder : folders) runs.push_back(folder.root);
+    std::vector<std::filesystem::path> runs(folders.size());
+    std::transform(folders.begin(), folders.end(), runs.begin(), [](const RunFolder& folder) { return folder.root; });
     const Settings settings = folders.front().settings();
     const ResultFormat format = result_format(settings);
     const ResultIndex results = ResultIndex::read(runs);
@@ -148,9 +150,7 @@ int results_command(const std::vector<std::string>& arguments) {
     for (std::int64_t index = 0; index < partial.num_inputs(); ++index) {
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
-            const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
-            const std::optional<ResultRecord> record = done ? std::nullopt : partial.find({index, sample});
-            if (record && (entry == nullptr || record->num_tokens > entry->num_tokens)) {
+            if (const auto record = partial.find({index, sample}, entry)) {
                 print(format_result(*record, format));
             } else if (entry != nullptr) {
                 print(format_result(results.load(*entry), format));

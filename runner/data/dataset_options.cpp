@@ -78,6 +78,7 @@ void set_value(Settings& settings, const std::string& key, Type type, const Json
 void set_generation_key(Settings& settings, const std::string& key, const Json& value, const std::string& where,
                         const std::string& field) {
     const Type type = type_of_key(key, where);
+    if (key == "max-tokens") settings.own_max_tokens = true;
     // The item's texts replace the job's.
     if (key == "stop") settings.stop.clear();
     if (key == "dry-breakers") settings.dry_breakers.emplace();

@@ -35,6 +35,7 @@ struct Settings {
     std::int64_t samples = 1;
     std::int64_t prompt_tokens = 512;
     std::int64_t max_tokens = 1024;
+    bool own_max_tokens = false;  // no key: an item's options set max_tokens
     bool ignore_eos = false;
     std::vector<std::string> stop;
     std::int64_t stop_loops = 0;

@@ -26,11 +26,11 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What rank 0 determines.
+/// What rank 0 determines and broadcasts, except `size`.
 struct Plan {
     std::vector<std::int64_t> order;
-    bool goes_on = false;  ///< of ReplicaDriver
-    JobSize size;          ///< on rank 0 only
+    EarlierResults earlier;
+    JobSize size{};
 };
 
 /// Output tokens of each item that are in a checkpoint, by work number. Reads the ids of the data only if there are
@@ -67,7 +67,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     const auto checkpointed = checkpointed_items(data, settings, store);
     const auto number = [&](const ItemKey& key) { return key.index * settings.samples + key.sample; };
 
-    Plan plan;
+    Plan plan{.order = {}, .earlier = EarlierResults(phase.folder.root)};
     plan.size.items = settings.shard.share_of(data.size()) * settings.samples;
     plan.size.max_tokens = settings.max_tokens;
     WorkFacts facts;
@@ -77,18 +77,19 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     facts.done = [&](const ItemKey& key) {
         const ResultIndex::Entry* entry = results.find(key);
         const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
-        if (entry != nullptr && !done && entry->at_length && !checkpointed.contains(number(key)))
-            ++(entry->can_go_on ? plan.size.going_on : plan.size.begun_again);
-        plan.goes_on |= entry != nullptr && !done && entry->can_go_on;
         plan.size.done_before += done ? 1 : 0;
         plan.size.failed_before += done && entry->failed ? 1 : 0;
         return done;
     };
     facts.kept_tokens = [&](const ItemKey& key) {
+        const ResultIndex::Entry* const earlier = results.find_resumable(key);
+        if (earlier != nullptr) plan.earlier.add(results, *earlier);
         const auto at = checkpointed.find(number(key));
         if (at != checkpointed.end()) return at->second;
-        const ResultIndex::Entry* entry = results.find(key);
-        return entry != nullptr && entry->can_go_on ? std::int64_t{entry->num_tokens} : -1;
+        const ResultIndex::Entry* const newest = results.find(key);
+        plan.size.going_on += earlier != nullptr ? 1 : 0;
+        plan.size.begun_again += earlier == nullptr && newest != nullptr && newest->at_length ? 1 : 0;
+        return earlier != nullptr ? std::int64_t{earlier->num_tokens} : -1;
     };
     facts.prompt_bytes = [&](std::int64_t index) { return data.prompt_bytes(index); };
     plan.order = order_of_work(facts);
@@ -264,11 +265,11 @@ bool print_storage_errors(const World& world, const std::string& mine) {
     return word.front() > 0;
 }
 
-void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, const Plan& plan,
+void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, Plan& plan,
                   engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
     Board board(world.comm());
     std::optional<ReplicaDriver> made;  // if it throws on one rank, agree ends all ranks before they wait for it
-    world.agree([&] { made.emplace(world, loaded, phase, plan.order, plan.goes_on, store, board); });
+    world.agree([&] { made.emplace(world, loaded, phase, plan.order, plan.earlier, store, board); });
     ReplicaDriver& driver = *made;
     Monitor monitor(phase, plan.size, board);
     HangFinder hangs(board, phase.settings.watchdog_seconds);
@@ -298,7 +299,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
             phase.folder.checkpoints(),
             checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()), phase.epoch - 1);
     });
-    Plan plan;
+    Plan plan{.order = {}, .earlier = EarlierResults(phase.folder.root)};
     world.agree([&] {
         if (!world.is_first()) return;
         plan = make_plan(loaded, phase, *store);
@@ -308,9 +309,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
                 grouped(store->items().size()) + " in checkpoints");
     });
     world.broadcast(plan.order);
-    std::vector<std::int64_t> goes_on{plan.goes_on ? 1 : 0};
-    world.broadcast(goes_on);
-    plan.goes_on = goes_on.front() != 0;
+    plan.earlier.share(world);
 
     JobOutcome outcome;
     std::string storage_error;

@@ -16,6 +16,7 @@
 #include "runner/launch/engine_options.hpp"
 #include "runner/run/log.hpp"
 #include "runner/run/progress.hpp"
+#include "runner/run/results.hpp"
 #include "runner/run/shard_folder.hpp"
 
 namespace longhaul::runner {
@@ -119,6 +120,27 @@ void log_start(const Launch& launch) {
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
                  kernels_text(*launch.loaded.device).c_str(), launch.folder.root.c_str(),
                  static_cast<long long>(launch.epoch));
+}
+
+/// Refuses a greater max-tokens with which a text that is there would no longer fit: its result would become an error.
+void check_texts_fit(const Launch& launch) {
+    const Settings& settings = launch.settings;
+    std::error_code error;
+    if (wants_continuation(settings) || !fs::exists(launch.folder.root / "job.cfg", error)) return;
+    if (launch.folder.settings().max_tokens >= settings.max_tokens) return;
+    const std::int64_t context = launch.loaded.model->config().max_positions;
+    const ResultIndex results = ResultIndex::read(launch.folder.root);
+    const ResultIndex::Entry* longest = nullptr;
+    for (const ResultIndex::Entry& entry : results.entries()) {
+        if (!entry.at_length || ResultIndex::is_done(entry, settings)) continue;
+        if (longest == nullptr || entry.prompt_tokens > longest->prompt_tokens) longest = &entry;
+    }
+    if (longest == nullptr || settings.max_tokens <= context - longest->prompt_tokens) return;
+    throw UsageError(launch.folder.root.string() + ": max-tokens: expected at most " +
+                     std::to_string(context - longest->prompt_tokens) + " (the model's context of " +
+                     std::to_string(context) + " less the prompt of item " +
+                     engine::printable(results.load(*longest).id) + "), got " + std::to_string(settings.max_tokens) +
+                     "; more would make an error of its result");
 }
 
 /// Logs what the device chose by itself; known only at the end.
@@ -308,6 +330,7 @@ void load_run(Launch& launch) {
             // change its keys.
             static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
             check_job(launch);
+            check_texts_fit(launch);
         } catch (const UsageError&) {  // refused: restore the ending of the previous launch
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;

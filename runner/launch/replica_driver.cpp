@@ -6,7 +6,6 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
-#include "engine/replica/sequence.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -77,12 +76,13 @@ std::optional<DraftCost> draft_cost(const LoadedJob& loaded, const JobPhase& pha
 }  // namespace
 
 ReplicaDriver::ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase,
-                             const std::vector<std::int64_t>& order, bool goes_on, engine::CheckpointStore& store,
-                             Board& board)
+                             const std::vector<std::int64_t>& order, EarlierResults& earlier,
+                             engine::CheckpointStore& store, Board& board)
     : world_(world),
       loaded_(loaded),
       phase_(phase),
       order_(order),
+      earlier_(earlier),
       store_(store),
       board_(board),
       log_(phase.folder.log() /
@@ -96,7 +96,6 @@ ReplicaDriver::ReplicaDriver(const World& world, LoadedJob& loaded, const JobPha
     if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, Watchdog::check_interval), [this] { watchdog_.check(); });
     if (!is_first()) return;
     ledger_.emplace(phase.folder.status(), world.replica(), phase.epoch, phase.settings.samples);
-    if (goes_on) earlier_ = ResultIndex::read(phase.folder.root);
     pulse_.every(sync_seconds, [this] { sync_results(); });
     pulse_.every(heartbeat_seconds, [this] { write_heartbeat(); });
 }
@@ -206,6 +205,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         const ItemKey key = key_of(number);
         Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
                                              max_item_positions(phase_.settings, loaded_.model->config()));
+        if (prompt.settings && prompt.settings->own_max_tokens) own_limits_.insert(number);
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
             continue;
@@ -219,31 +219,26 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.continuation = std::move(prompt.continuation);
         item.options = options_of(prompt);
         item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
-        item.earlier = earlier_output(number, item);
+        item.earlier = earlier_output(item);
         return item;
     }
 }
 
-/// What an item has from a result that a lower max-tokens ended. None if its tokens do not give its text: then it is
-/// generated again.
-engine::EarlierOutput ReplicaDriver::earlier_output(std::int64_t number, const engine::WorkItem& item) const {
-    const ResultIndex::Entry* entry = earlier_ ? earlier_->find(key_of(number)) : nullptr;
-    if (entry == nullptr || !entry->can_go_on) return {};
-    ResultRecord record = earlier_->load(*entry);
-    if (engine::output_text(*loaded_.tokenizer, item.prompt, record.token_ids) != record.text) return {};
+/// What an item has from a result that a lower max-tokens ended. None if it is not intact: the item is generated again.
+engine::EarlierOutput ReplicaDriver::earlier_output(const engine::WorkItem& item) const {
+    std::optional<ResultRecord> record = earlier_.find(key_of(item.index));
+    if (!record || record->id != item.id || record->prompt_tokens != std::ssize(item.prompt)) return {};
     const std::int64_t num_best = std::min<std::int64_t>(item.options->logprobs, loaded_.model->config().vocab_size);
-    return {.tokens = std::move(record.token_ids),
-            .logprobs = logprobs_rows(record.logprobs, num_best),
-            .statistics = std::move(record.statistics)};
+    return {.tokens = resume_tokens(*record),
+            .logprobs = logprobs_rows(record->logprobs, num_best),
+            .statistics = std::move(record->statistics)};
 }
 
-/// ResultRecord::statistics. Only items that a greater max-tokens would continue, and under `coupled`, have them.
-std::string ReplicaDriver::counters_to_go_on(const engine::FinishedItem& item) const {
+/// Whether a greater max-tokens would continue the item. Other rules than `coupled` may not have ended at a step's end.
+bool ReplicaDriver::may_resume(const engine::FinishedItem& item) const {
     const Settings& settings = phase_.settings;
-    const bool may_go_on = item.reason == engine::FinishReason::length && item.max_tokens == settings.max_tokens &&
-                           settings.is_coupled() && !wants_continuation(settings) &&
-                           kind_of("max-tokens", settings) == KeyKind::extension;
-    return may_go_on ? engine::statistics_to_json(item.statistics) : std::string();
+    return item.reason == engine::FinishReason::length && !own_limits_.contains(item.index) && settings.is_coupled() &&
+           !wants_continuation(settings) && kind_of("max-tokens", settings) == KeyKind::extension;
 }
 
 std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
@@ -274,9 +269,9 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.error = item.error;
     record.token_ids = item.tokens;
     record.max_tokens = item.max_tokens;
-    record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
+    record.own_max_tokens = own_limits_.contains(item.index);
     record.prompt_tokens = item.prompt_tokens;
-    record.statistics = counters_to_go_on(item);
+    if (may_resume(item)) record.statistics = engine::statistics_to_json(item.statistics);
     return record;
 }
 

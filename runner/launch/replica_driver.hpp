@@ -18,6 +18,7 @@
 #include "runner/launch/job_phase.hpp"
 #include "runner/launch/loaded_job.hpp"
 #include "runner/launch/scheduler.hpp"
+#include "runner/run/earlier_results.hpp"
 #include "runner/run/log.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/token_ledger.hpp"
@@ -26,10 +27,9 @@ namespace longhaul::runner {
 
 class ReplicaDriver {
   public:
-    /// `order`: result of order_of_work. `goes_on`: some items go on from their earlier results, which are read here.
-    /// All references must outlive the driver.
+    /// `order`: result of order_of_work. All references must outlive the driver.
     ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
-                  bool goes_on, engine::CheckpointStore& store, Board& board);
+                  EarlierResults& earlier, engine::CheckpointStore& store, Board& board);
     ~ReplicaDriver();
 
     /// Generates until there is no more work or a stop is requested, then waits for all ranks. Collective over the
@@ -53,8 +53,8 @@ class ReplicaDriver {
     engine::ReplicaHooks hooks();
     std::optional<engine::WorkItem> next_work();
     [[nodiscard]] std::shared_ptr<const engine::GenerationOptions> options_of(const Prompt& prompt) const;
-    [[nodiscard]] engine::EarlierOutput earlier_output(std::int64_t number, const engine::WorkItem& item) const;
-    [[nodiscard]] std::string counters_to_go_on(const engine::FinishedItem& item) const;
+    [[nodiscard]] engine::EarlierOutput earlier_output(const engine::WorkItem& item) const;
+    [[nodiscard]] bool may_resume(const engine::FinishedItem& item) const;
     void note_first_token();
     [[nodiscard]] ResultRecord record_of(const engine::FinishedItem& item, const std::string& id) const;
     void finished(const engine::FinishedItem& item);
@@ -73,6 +73,7 @@ class ReplicaDriver {
     LoadedJob& loaded_;
     const JobPhase& phase_;
     const std::vector<std::int64_t>& order_;
+    EarlierResults& earlier_;
     engine::CheckpointStore& store_;
     Board& board_;
     Log log_;
@@ -80,7 +81,7 @@ class ReplicaDriver {
     std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without options of their own
     std::set<std::string> damaged_;                                 // lines that were logged already
     std::optional<TokenLedger> ledger_;                             // on the first rank of the replica
-    std::optional<ResultIndex> earlier_;                            // likewise, if items go on from earlier results
+    std::set<std::int64_t> own_limits_;  // numbers of the items with a max-tokens of their own
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

@@ -108,8 +108,10 @@ TEST(ResultLine, LogprobsReadBackAsRowsOfTheSameText) {
     // The chosen token is the second best: its place among the best is not in the text.
     const std::string second = "[[[3,-2.5],[7,-0.1]]]";
     EXPECT_EQ(logprobs_text(std::vector<std::int32_t>{3}, logprobs_rows(second, 2)), second);
-    for (const char* bad : {"", "[]", "[[]]", "[[[7,-0.1]]]", "[[[7,-0.1],[3,-2.5],[4,1.0],[5,1.0]]]", "[[[7", "[[[7,",
-                            "[[[7,x],[3,-2.5]]]", "[[[x,1.0],[3,-2.5]]]", "]]]", "null"})
+    EXPECT_EQ(logprobs_rows(text, 0), std::vector<std::int32_t>());
+    for (const char* bad : {"", "[]", "[[]]", "[[[7,-0.1],[3,-2.5]],[]]", "[[[7,-0.1]]]",
+                            "[[[7,-0.1],[3,-2.5],[4,1.0],[5,1.0]]]", "[[[7", "[[[7,", "[[[7,x],[3,-2.5]]]",
+                            "[[[7,-0.1],[3,-2.5]]", "[[[7,-0.1],[3,1e99]]]", "[[[x,1.0],[3,-2.5]]]", "]]]", "null"})
         EXPECT_EQ(logprobs_rows(bad, 2), std::vector<std::int32_t>()) << bad;
 }
 
@@ -195,20 +197,62 @@ TEST_F(ResultsTest, StaleLaunchWritesNothingThatIsRead) {
     EXPECT_EQ(ResultIndex::read(run).entries().size(), 2U) << "nor later";
 }
 
+ResultRecord resumable(std::int64_t index, const std::string& text, std::int64_t num_tokens = 3) {
+    ResultRecord record = record_of(index, text, num_tokens);
+    record.prompt_tokens = 5;
+    record.statistics = R"({"decode_tokens":3,"seconds":0.1})";
+    record.logprobs = "[[[1,-0.5],[4,-1.0]],[[2,-0.5],[4,-1.0]],[[3,-0.5],[4,-1.0]]]";
+    return record;
+}
+
+TEST(ResultLine, WhatResumesIsIntactOrNothing) {
+    const ResultRecord record = resumable(2, "a");
+    const std::string line = format_journal(record, {});
+    const auto tokens_of = [](const std::string& text) {
+        const auto parsed = parse_journal(text);
+        return parsed ? resume_tokens(*parsed) : std::vector<std::int32_t>();
+    };
+    EXPECT_EQ(tokens_of(line), record.token_ids);
+    EXPECT_EQ(parse_journal(line)->statistics, record.statistics);
+    EXPECT_EQ(parse_journal(line)->token_ids, std::vector<std::int32_t>()) << "the results have none";
+    EXPECT_EQ(format_result(*parse_journal(line), {}), format_result(record, {}));
+    EXPECT_EQ(tokens_of(format_journal(record, {.sample = false, .token_ids = true})), record.token_ids);
+    EXPECT_EQ(tokens_of(format_journal(record_of(2, "a"), {})), std::vector<std::int32_t>());
+    for (const auto& [was, is] :
+         std::vector<std::pair<std::string, std::string>>{{" 1 2 3\"", " 1 2 4\""},
+                                                          {" 1 2 3\"", " 1 2\""},
+                                                          {" 1 2 3\"", "\""},
+                                                          {" 1 2 3\"", " 1  2 3\""},
+                                                          {"-0.5", "-0.6"},
+                                                          {"\"decode_tokens\":3", "\"decode_tokens\":4"},
+                                                          {"\"prompt_tokens\":5", "\"prompt_tokens\":6"},
+                                                          {"\"sample\":0", "\"sample\":1"},
+                                                          {"item-2", "item-1"}}) {
+        std::string bad = line;
+        bad.replace(bad.find(was), was.size(), is);
+        EXPECT_EQ(tokens_of(bad), std::vector<std::int32_t>()) << is;
+    }
+    for (std::size_t at = line.find("\"resume\""); at < line.size(); ++at) {
+        std::string bad = line;
+        bad[at] ^= 1;
+        EXPECT_EQ(tokens_of(bad), std::vector<std::int32_t>()) << bad;
+        EXPECT_EQ(tokens_of(line.substr(0, at)), std::vector<std::int32_t>());
+    }
+}
+
 TEST_F(ResultsTest, WhatAGreaterLimitContinues) {
-    ResultRecord whole = record_of(0, "a"), stopped = record_of(1, "b", 3, "stop"), lossy = record_of(2, "c", 4);
-    for (ResultRecord* record : {&whole, &stopped, &lossy}) record->statistics = R"({"decode_tokens":3})";
-    launch({whole, stopped, lossy, record_of(3, "d")});
+    ResultRecord stopped = resumable(1, "b");
+    stopped.finish_reason = "stop";
+    launch({resumable(0, "a"), stopped, record_of(2, "c"), resumable(3, "d")});
+    launch({record_of(3, "", 0, "error")});
     const ResultIndex index = ResultIndex::read(run);
-    const auto can_go_on = [&](std::int64_t item) { return index.find({item, 0})->can_go_on; };
-    EXPECT_TRUE(can_go_on(0));
-    EXPECT_FALSE(can_go_on(1)) << "it ended by itself";
-    EXPECT_FALSE(can_go_on(2)) << "three tokens of four";
-    EXPECT_FALSE(can_go_on(3)) << "a line of an older version";
-    const ResultRecord back = index.load(*index.find({0, 0}));
-    EXPECT_EQ(back.token_ids, whole.token_ids);
-    EXPECT_EQ(back.statistics, whole.statistics);
-    EXPECT_EQ(format_result(back, {}), format_result(record_of(0, "a"), {})) << "results.jsonl shows neither";
+    EXPECT_EQ(index.find_resumable({0, 0}), index.find({0, 0}));
+    EXPECT_EQ(index.find_resumable({1, 0}), nullptr) << "it ended by itself";
+    EXPECT_EQ(index.find_resumable({2, 0}), nullptr) << "a line of an older version";
+    ASSERT_NE(index.find_resumable({3, 0}), nullptr) << "it failed under a greater limit, and may have memory now";
+    EXPECT_EQ(index.load(*index.find_resumable({3, 0})).text, "d");
+    EXPECT_TRUE(index.find({3, 0})->failed);
+    EXPECT_EQ(index.find_resumable({4, 0}), nullptr);
 }
 
 TEST_F(ResultsTest, NewestLaunchCounts) {

@@ -1,0 +1,35 @@
+// The results of earlier launches that items go on from, because `max-tokens` is greater now.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runner/host/world.hpp"
+#include "runner/run/results.hpp"
+
+namespace longhaul::runner {
+
+/// Made and filled on rank 0, shared once, then read on every rank that asks for work. Single-threaded.
+class EarlierResults {
+  public:
+    explicit EarlierResults(std::filesystem::path run) : run_(std::move(run)) {}
+
+    /// The items' keys must come in ascending order.
+    void add(const ResultIndex& index, const ResultIndex::Entry& entry);
+    /// Gives rank 0's places to all ranks. Collective.
+    void share(const World& world);
+
+    /// The record of an item. nullopt if there is none or it can no longer be read.
+    [[nodiscard]] std::optional<ResultRecord> find(const ItemKey& key);
+
+  private:
+    std::filesystem::path run_;
+    LineReader lines_;
+    std::vector<std::string> names_;  ///< of the files, by their numbers in places_; "" if no place is there
+    std::vector<LinePlace> places_;
+};
+
+}  // namespace longhaul::runner
