@@ -39,13 +39,18 @@ find_longhaul() {
     fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
 }
 
+# has_table_files COMMAND: whether `analysis` has the command, and writes its tables into files
+has_table_files() {
+  [ -n "$analysis" ] && "$analysis" "$1" --help 2>/dev/null | grep -e --output >/dev/null
+}
+
 # find_programs COMMAND: sets `longhaul`, `analysis` (a longhaul-analysis that has the command) and `launcher` (RANKS=N)
 find_programs() {
   find_longhaul
   analysis=$(command -v longhaul-analysis) || analysis=
-  if [ -z "$analysis" ] || ! "$analysis" "$1" --help >/dev/null 2>&1; then # none, or an earlier version
+  if ! has_table_files "$1"; then # none, or an earlier version
     analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
-    if ! "$analysis" "$1" --help >/dev/null 2>&1; then
+    if ! has_table_files "$1"; then
       echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
       python3 -m venv "$root/build/analysis-for-jobs"
       "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"

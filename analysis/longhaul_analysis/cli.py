@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,8 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "--errors", choices=("seeds", "items"), default="seeds", help="what standard errors are over (seeds)"
     )
     table.add_argument("--titles", metavar="NAMES", help="of all columns, in place of the names of keys and measures")
-    table.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
-    table.add_argument("--json", action="store_true", help="for programs, all digits")
+    _add_forms(table)
 
     lengths = _command(commands, "lengths", _lengths, "acceptance and speed-up at parts of the length of long texts")
     lengths.add_argument(
@@ -111,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     lengths.add_argument("--rows", metavar="KEYS", help="as for table")
     lengths.add_argument("--parts", type=_positive, default=5, metavar="N", help="of the length max-tokens (5)")
-    lengths.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
-    lengths.add_argument("--json", action="store_true", help="for programs, all digits")
+    _add_forms(lengths)
 
     windows = _command(
         commands, "windows", _windows, "speed-up, loops, distinct-n and own perplexity in each window of long texts"
@@ -122,8 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     windows.add_argument(
         "--tokens", type=_positive, default=DEFAULT_WINDOW, metavar="N", help=f"of a window ({DEFAULT_WINDOW})"
     )
-    windows.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
-    windows.add_argument("--json", action="store_true", help="for programs, all digits")
+    _add_forms(windows)
 
     figure = _command(commands, "figure", _figure, "a figure of all runs")
     figure.add_argument("--kind", required=True, metavar="KIND", help=f"one of {', '.join(KINDS)}")
@@ -164,6 +161,28 @@ def _add_scoring(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokenize", default="13a", metavar="NAME", help="of BLEU, a name of sacrebleu's (13a)")
     command.add_argument("--no-stemmer", action="store_true", help="ROUGE without Porter stemming")
     command.add_argument("--draft-ratio", type=_ratio, metavar="R", help=_RATIO)
+
+
+def _add_forms(command: argparse.ArgumentParser) -> None:
+    """Of a table."""
+    command.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
+    command.add_argument("--json", action="store_true", help="for programs, all digits")
+    command.add_argument(
+        "-o", "--output", action="append", type=_table_file, default=[], metavar="FILE",
+        help="FILE.md, .csv, .tex or .json, in place of standard output; may be given several times",
+    )  # fmt: skip
+
+
+_TABLE_FORMS: dict[str, Callable[[Table], str]] = {
+    ".md": as_markdown, ".csv": as_csv, ".tex": as_latex, ".json": lambda table: _json(as_json(table)),
+}  # fmt: skip
+
+
+def _table_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() in _TABLE_FORMS:
+        return path
+    raise argparse.ArgumentTypeError(f"expected a name that ends in .md, .csv, .tex or .json, got {text!r}")
 
 
 def _positive(text: str) -> int:
@@ -213,8 +232,12 @@ def _note(lines: Sequence[str]) -> None:
         print(f"note: {line}", file=sys.stderr)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(_json(value), end="")
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
@@ -368,6 +391,10 @@ def _table(options: argparse.Namespace) -> None:
 
 
 def _print_table(table: Table, options: argparse.Namespace) -> None:
+    for path in options.output:
+        path.write_text(_TABLE_FORMS[path.suffix.lower()](table), encoding="utf-8")
+    if options.output:
+        return
     if options.json:
         _print_json(as_json(table))
         return

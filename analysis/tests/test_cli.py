@@ -122,6 +122,21 @@ def test_a_significant_loss_is_exit_code_1(make_run, capsys):
     assert main(["compare", *map(str, reversed(folders)), *words[:2], "--fail-on-loss", "0.01"]) == 0, "a gain"
 
 
+def test_a_table_goes_into_files(tmp_path, capsys):
+    files = [tmp_path / f"table.{form}" for form in ("md", "csv", "tex", "json")]
+    words = [word for file in files for word in ("-o", str(file))]
+    assert main(["table", str(SWEEP), *words]) == 0
+    assert capsys.readouterr().out == ""
+    forms = (["--format", "md"], ["--format", "csv"], ["--format", "latex"], ["--json"])
+    for file, form in zip(files, forms, strict=True):
+        assert main(["table", str(SWEEP), *form]) == 0
+        assert capsys.readouterr().out == file.read_text(), file.name
+    assert main(["table", str(SWEEP), "-o", str(tmp_path / "none" / "table.md")]) == 1
+    assert "none/table.md" in capsys.readouterr().err
+    assert main(["lengths", str(SWEEP), "-o", "table.txt"]) == 2
+    assert "expected a name that ends in .md, .csv, .tex or .json, got 'table.txt'" in capsys.readouterr().err
+
+
 def test_one_item_is_no_evidence(make_run, capsys):
     references = {"item-0": "one two three four"}
     folders = [

@@ -34,9 +34,7 @@ python3 "$root/jobs/prompts.py" "$root/jobs/tokenswift" --count 200 --characters
 run_sweep "$output" "$file" "${given[@]}"
 
 # --- table and figure
-for format in md csv; do
-  "$analysis" table "$output" --rows "$rows" --columns "$columns" --format $format >"$output/paper.$format"
-done
+"$analysis" table "$output" --rows "$rows" --columns "$columns" --output "$output/paper.md" --output "$output/paper.csv"
 made="paper.md, paper.csv"
 if [ "$name" = figure-8 ]; then
   "$analysis" figure "$output" --kind speed --x batch --output "$output/$name.svg"

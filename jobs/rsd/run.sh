@@ -272,10 +272,9 @@ with_seeds
 run_sweep "$output" "$file" "${defaults[@]}" "${given[@]}"
 
 # --- tables and figures
-# table FILE OPTIONS
+# table NAME OPTIONS
 table() {
-  "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" >"$output/$1.md"
-  "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" --format csv >"$output/$1.csv"
+  "$analysis" table "$output" ${ratio:+"$ratio"} "${@:2}" --output "$output/$1.md" --output "$output/$1.csv"
 }
 # compare_trees: at each temperature RSD-S against SpecTr with the same tree, on the same prompts
 compare_trees() {

@@ -46,11 +46,9 @@ find_programs lengths
 run_sweep "$output" "$file" "${given[@]}"
 
 # --- tables and figures
-for format in md csv; do
-  "$analysis" lengths "$output" --rows "$rows" --columns "$columns" --format $format >"$output/paper.$format"
-  "$analysis" table "$output" --rows "$rows" --format $format \
-    --columns token_distinct_1,token_distinct_2,token_distinct_3,token_distinct_4,token_distinct >"$output/distinct.$format"
-done
+"$analysis" lengths "$output" --rows "$rows" --columns "$columns" --output "$output/paper.md" --output "$output/paper.csv"
+"$analysis" table "$output" --rows "$rows" --output "$output/distinct.md" --output "$output/distinct.csv" \
+  --columns token_distinct_1,token_distinct_2,token_distinct_3,token_distinct_4,token_distinct
 made="paper.md, paper.csv, distinct.md, distinct.csv"
 if [ ${#figure[@]} -gt 0 ]; then
   "$analysis" figure "$output" "${figure[@]}" --output "$output/$name.svg"

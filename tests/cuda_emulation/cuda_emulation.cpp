@@ -80,9 +80,14 @@ const char* name_of(State state) {
     }
 }
 
+struct Block;
+
 /// One CUDA thread: a fiber that runs the body once per block.
 struct Lane {
     boost::context::fiber fiber;  ///< while it does not run
+    Warp* warp = nullptr;
+    Block* block = nullptr;
+    int number = 0;  ///< within the warp
     State state = State::done;
     std::int64_t awaited = 0;  ///< barrier generation that ends its wait
     Mbarrier* mbarrier = nullptr;
@@ -114,10 +119,10 @@ class Processor {
     void wait_in_block() { arrive(block().barrier, State::at_block_barrier); }
     void wait_in_cluster() { arrive(cluster_, State::at_cluster_barrier); }
     void wait_for_phase(Mbarrier* barrier, unsigned parity);
-    [[nodiscard]] Warp& warp() { return warp_of(current_); }
-    [[nodiscard]] Lane& lane() { return *lanes_[static_cast<std::size_t>(current_)]; }
-    [[nodiscard]] int lane_of_warp() const { return current_ % num_threads_ % warp_lanes; }
-    [[nodiscard]] unsigned block_of_cluster() const { return static_cast<unsigned>(current_ / num_threads_); }
+    [[nodiscard]] Lane& lane() { return *current_; }
+    [[nodiscard]] Warp& warp() { return *current_->warp; }
+    [[nodiscard]] Block& block() { return *current_->block; }
+    [[nodiscard]] unsigned block_of_cluster() { return static_cast<unsigned>(&block() - blocks_.data()); }
     [[nodiscard]] std::byte* shared() { return block().shared.get(); }
     /// The same place in the shared memory of another block of the cluster, which must still run.
     template <typename T>
@@ -136,7 +141,7 @@ class Processor {
     void go_on(boost::context::fiber& mine);
     void switch_to(boost::context::fiber& other, boost::context::fiber& mine);
     void check_end();
-    bool may_run(Lane& lane, int index);
+    bool may_run(Lane& lane);
     void suspend(Lane& mine, State state);
     void arrive(Warp& barrier, State state);
     void leave();
@@ -147,13 +152,6 @@ class Processor {
         ++barrier.generation;
     }
     void make_lanes(std::size_t count);
-    [[nodiscard]] Block& block_of(int lane) { return blocks_[static_cast<std::size_t>(lane / num_threads_)]; }
-    [[nodiscard]] Block& block() { return block_of(current_); }
-    [[nodiscard]] Warp& warp_of(int lane) {
-        const int warps = (num_threads_ + warp_lanes - 1) / warp_lanes;
-        const int warp = lane / num_threads_ * warps + lane % num_threads_ / warp_lanes;
-        return warps_[static_cast<std::size_t>(warp)];
-    }
 
     std::vector<std::unique_ptr<Lane>> lanes_;
     std::vector<Warp> warps_;
@@ -163,9 +161,9 @@ class Processor {
     boost::context::fiber scheduler_;          ///< while a lane runs: the caller of run_warp()
     boost::context::fiber* before_ = nullptr;  ///< where the one that ran before is kept
     int first_of_warp_ = 0, end_of_warp_ = 0, next_of_warp_ = 0;
-    int current_ = 0;
-    int num_threads_ = 1;  ///< of a block
-    int num_lanes_ = 0;    ///< of the cluster
+    Lane* current_ = nullptr;  ///< that runs, or ran last; nullptr: none yet of this warp
+    int num_threads_ = 1;      ///< of a block
+    int num_lanes_ = 0;        ///< of the cluster
     std::size_t shared_bytes_ = 0;
     const std::function<void()>* body_ = nullptr;
     std::exception_ptr failure_;
@@ -219,7 +217,8 @@ void Processor::begin(dim3 block, const std::vector<uint3>& indices, std::size_t
     num_lanes_ = num_threads_ * static_cast<int>(indices.size());
     make_lanes(static_cast<std::size_t>(num_lanes_));
     while (blocks_.size() < indices.size()) blocks_.emplace_back();
-    warps_.assign(indices.size() * static_cast<std::size_t>((num_threads_ + warp_lanes - 1) / warp_lanes), Warp{});
+    const int warps_per_block = (num_threads_ + warp_lanes - 1) / warp_lanes;
+    warps_.assign(indices.size() * static_cast<std::size_t>(warps_per_block), Warp{});
     cluster_ = Warp{};
     cluster_.num_lanes = num_lanes_;
     bulk_copies_.clear();
@@ -232,12 +231,16 @@ void Processor::begin(dim3 block, const std::vector<uint3>& indices, std::size_t
     }
     for (int i = 0; i < num_lanes_; ++i) {
         Lane& lane = *lanes_[static_cast<std::size_t>(i)];
-        const auto flat = static_cast<unsigned>(i % num_threads_);
+        const int block_number = i / num_threads_, thread = i % num_threads_;
+        const auto flat = static_cast<unsigned>(thread);
+        lane.block = &blocks_[static_cast<std::size_t>(block_number)];
+        lane.warp = &warps_[static_cast<std::size_t>(block_number * warps_per_block + thread / warp_lanes)];
+        lane.number = thread % warp_lanes;
         lane.index = {flat % block.x, flat / block.x % block.y, flat / block.x / block.y};
         lane.state = State::ready;
         lane.group = 0;
         lane.copies.clear();
-        ++warp_of(i).num_lanes;
+        ++lane.warp->num_lanes;
     }
 }
 
@@ -269,9 +272,9 @@ bool Processor::run_warp(int first, int count) {
     first_of_warp_ = first;
     end_of_warp_ = first + count;
     next_of_warp_ = 0;
-    current_ = -1;
+    current_ = nullptr;
     go_on(scheduler_);
-    return current_ >= 0;
+    return current_ != nullptr;
 }
 
 void Processor::go_on(boost::context::fiber& mine) {
@@ -279,8 +282,8 @@ void Processor::go_on(boost::context::fiber& mine) {
     while (next_of_warp_ < count) {
         const int i = next_of_warp_++, which = reversed() ? end_of_warp_ - 1 - i : first_of_warp_ + i;
         Lane& lane = *lanes_[static_cast<std::size_t>(which)];
-        if (!may_run(lane, which)) continue;
-        current_ = which;
+        if (!may_run(lane)) continue;
+        current_ = &lane;
         threadIdx = lane.index;
         blockIdx = block().index;
         return switch_to(lane.fiber, mine);
@@ -334,14 +337,14 @@ T* Processor::in_block(T* mine, unsigned which) {
     return reinterpret_cast<T*>(other.shared.get() + (reinterpret_cast<const std::byte*>(mine) - shared()));
 }
 
-bool Processor::may_run(Lane& lane, int index) {
+bool Processor::may_run(Lane& lane) {
     switch (lane.state) {
         case State::ready:
             return true;
         case State::at_warp_barrier:
-            return warp_of(index).generation >= lane.awaited;
+            return lane.warp->generation >= lane.awaited;
         case State::at_block_barrier:
-            return block_of(index).barrier.generation >= lane.awaited;
+            return lane.block->barrier.generation >= lane.awaited;
         case State::at_cluster_barrier:
             return cluster_.generation >= lane.awaited;
         case State::at_mbarrier:
@@ -439,7 +442,7 @@ const std::byte* exchange(const void* mine, std::size_t num_bytes) {
     if (warp.num_lanes != warp_lanes) throw std::logic_error("emulated warp: lacks lanes that exchange values");
     warp.exchanges = true;
     auto& table = warp.table[warp.generation % 2];
-    std::memcpy(table[p.lane_of_warp()], mine, num_bytes);
+    std::memcpy(table[p.lane().number], mine, num_bytes);
     p.wait_in_warp();
     return table[0];
 }
@@ -463,7 +466,7 @@ std::byte* shared_bytes() {
     return here().shared();
 }
 int lane() {
-    return here().lane_of_warp();
+    return here().lane().number;
 }
 
 void cluster_barrier() {

@@ -9,7 +9,9 @@ namespace longhaul::kernels::cuda {
 namespace emulation {
 namespace {
 
-/// A lane's operands of an mma.
+/// A lane's operands of an mma. Lane 4 g + t has of `a` rows g (registers 0 and 2) and g + 8 (1 and 3), of `b` column
+/// g; the first of two registers has inputs of the lower half, the other of the upper half; t numbers them within a
+/// half.
 struct MmaOperands {
     std::uint32_t a[4];
     std::uint32_t b[2];
@@ -23,29 +25,6 @@ int byte_of(std::uint32_t word, int which) {
     return static_cast<std::int8_t>(word >> (8 * which));
 }
 
-/// Registers of `a` that hold row `row` (of 16), for the lower and the upper half of the inputs.
-struct RowOfA {
-    int lower, upper;
-};
-RowOfA row_of_a(int row) {
-    return row < 8 ? RowOfA{0, 2} : RowOfA{1, 3};
-}
-
-/// sum over k of a[row, k] b[k, column], by ascending lanes of the inputs; `product` adds the products of two
-/// registers.
-template <class Sum, class Product>
-Sum product_of(const OfLanes<MmaOperands>& all, int row, int column, Sum sum, Product product) {
-    const RowOfA regs = row_of_a(row);
-    for (const bool upper : {false, true}) {
-        for (int t = 0; t < 4; ++t) {
-            const std::uint32_t a = all[row % 8 * 4 + t].a[upper ? regs.upper : regs.lower];
-            const std::uint32_t b = all[column * 4 + t].b[upper ? 1 : 0];
-            sum = product(sum, a, b);
-        }
-    }
-    return sum;
-}
-
 }  // namespace
 }  // namespace emulation
 
@@ -53,16 +32,24 @@ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&
     using namespace emulation;
     const auto all = exchange(MmaOperands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
     const int g = lane() / 4, t = lane() % 4;
-    for (int i = 0; i < 4; ++i) {
-        const double sum =
-            product_of(all, g + i / 2 * 8, 2 * t + i % 2, 0.0, [](double before, std::uint32_t x, std::uint32_t y) {
-                for (const int half : {0, 1}) {
-                    before += static_cast<double>(bf16_half(x, half)) * static_cast<double>(bf16_half(y, half));
-                }
-                return before;
-            });
-        d[i] = static_cast<float>(static_cast<double>(d[i]) + sum);
+    // Written out: as loops this was a quarter of the time of emulated kernels.
+    double sums[4]{};
+    for (int pair = 0; pair < 8; ++pair) {  // of inputs
+        const int upper = pair / 4, from = pair % 4;
+        const std::uint32_t* const rows = &all[g * 4 + from].a[2 * upper];
+        const std::uint32_t left = all[8 * t + from].b[upper], right = all[8 * t + 4 + from].b[upper];
+        const auto add = [&](int half) {
+            const double r0 = bf16_half(rows[0], half), r1 = bf16_half(rows[1], half);
+            const double c0 = bf16_half(left, half), c1 = bf16_half(right, half);
+            sums[0] += r0 * c0;
+            sums[1] += r0 * c1;
+            sums[2] += r1 * c0;
+            sums[3] += r1 * c1;
+        };
+        add(0);
+        add(1);
     }
+    for (int i = 0; i < 4; ++i) d[i] = static_cast<float>(double{d[i]} + sums[i]);
 }
 
 void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
@@ -70,11 +57,12 @@ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint
     const auto all = exchange(MmaOperands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
     const int g = lane() / 4, t = lane() % 4;
     for (int i = 0; i < 4; ++i) {
-        d[i] = product_of(all, g + i / 2 * 8, 2 * t + i % 2, d[i],
-                          [](std::int32_t before, std::uint32_t x, std::uint32_t y) {
-                              for (int k = 0; k < 4; ++k) before += byte_of(x, k) * byte_of(y, k);
-                              return before;
-                          });
+        for (int part = 0; part < 8; ++part) {  // four inputs each
+            const int upper = part / 4, from = part % 4;
+            const std::uint32_t x = all[g * 4 + from].a[2 * upper + i / 2];
+            const std::uint32_t y = all[(2 * t + i % 2) * 4 + from].b[upper];
+            for (int k = 0; k < 4; ++k) d[i] += byte_of(x, k) * byte_of(y, k);
+        }
     }
 }
 

@@ -84,7 +84,7 @@ def killed(bench):
 def short_context(bench):
     """Drafting continues when a text outgrows the draft model's context, and the text is the same in all runs."""
     short = make_tiny_model(bench.folder / "short", context=64)
-    job = make_job(bench, max_tokens=600, checkpoint_tokens=150, draft="rsd-s", draft_tree="3x3", draft_model=short)
+    job = make_job(bench, max_tokens=400, checkpoint_tokens=100, draft="rsd-s", draft_tree="3x3", draft_model=short)
     plain = run(bench, job, 1, "plain", "--draft=ar")
     for rule in ("coupled", "recursive"):
         whole = kill_and_resume(bench, job, rule, f"--verify={rule}")
@@ -121,8 +121,8 @@ def heads(bench):
     """Heads on the target's own hidden states: the text of plain decoding, and under a sampling rule one text, also
     after a kill."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
-    job = bench.job(model=DEMO_MODEL, draft="medusa", draft_model=DEMO_MODEL.parent / "medusa", draft_tree="3,2,2", max_tokens=240,
-                    checkpoint_tokens=60, temperature=0.8, min_p=0.1)
+    job = bench.job(model=DEMO_MODEL, draft="medusa", draft_model=DEMO_MODEL.parent / "medusa", draft_tree="3,2,2", max_tokens=150,
+                    checkpoint_tokens=40, temperature=0.8, min_p=0.1)
     plain = run(bench, job, 1, "plain", "--draft=ar")
     for rule in ("coupled", "recursive"):
         whole = kill_and_resume(bench, job, rule, f"--verify={rule}")
