@@ -195,6 +195,7 @@ void Replica::State::admit(Admission& admission) {
         for (const std::int32_t token : admission.output) sequence->loops->push(token);
     }
     if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
+    progress.kept_tokens += sequence->num_output();
     const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
     if (admission.restored) {
         sequence->statistics = statistics_from_json(admission.statistics);

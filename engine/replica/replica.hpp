@@ -67,6 +67,7 @@ struct ReplicaProgress {
     std::int64_t mixed_tokens = 0;       ///< the part of decode_tokens from passes that also computed prompt rows
     std::int64_t checkpoint_rounds = 0;  ///< committed in this launch
     std::int64_t unfinished_tokens = 0;  ///< output tokens so far of the items in flight
+    std::int64_t kept_tokens = 0;        ///< output tokens that the items of this launch began with
     double oldest_share = 0;             ///< largest output tokens / max_tokens of the items in flight
     std::string phase;                   ///< "prefill", "decode", "idle"
     bool mixed = false;                  ///< phase "decode", and the pass also computed prompt rows

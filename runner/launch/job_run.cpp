@@ -85,11 +85,14 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         const ResultIndex::Entry* const earlier = results.find_resumable(key);
         if (earlier != nullptr) plan.earlier.add(results, *earlier);
         const auto at = checkpointed.find(number(key));
-        if (at != checkpointed.end()) return at->second;
+        const bool in_checkpoint = at != checkpointed.end();
         const ResultIndex::Entry* const newest = results.find(key);
-        plan.size.going_on += earlier != nullptr ? 1 : 0;
-        plan.size.begun_again += earlier == nullptr && newest != nullptr && newest->at_length ? 1 : 0;
-        return earlier != nullptr ? std::int64_t{earlier->num_tokens} : -1;
+        plan.size.going_on += !in_checkpoint && earlier != nullptr ? 1 : 0;
+        plan.size.begun_again += !in_checkpoint && earlier == nullptr && newest != nullptr && newest->at_length ? 1 : 0;
+        const std::int64_t kept =
+            std::max<std::int64_t>(in_checkpoint ? at->second : -1, earlier != nullptr ? earlier->num_tokens : -1);
+        plan.size.kept_tokens += std::max<std::int64_t>(kept, 0);
+        return kept;
     };
     facts.prompt_bytes = [&](std::int64_t index) { return data.prompt_bytes(index); };
     plan.order = order_of_work(facts);

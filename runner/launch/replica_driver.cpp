@@ -334,6 +334,7 @@ void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
     totals_.state = static_cast<std::int64_t>(state);
     totals_.in_flight = now.in_flight;
     totals_.unfinished_tokens = now.unfinished_tokens;
+    totals_.kept_tokens = now.kept_tokens;
     totals_.emitted = now.emitted_tokens;
     totals_.prefilled = now.prefilled_tokens;
     totals_.drafted = now.drafted;

@@ -40,6 +40,7 @@ LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots) {
         sum.done_items += slot.done_items;
         sum.failed_items += slot.failed_items;
         sum.done_tokens += slot.done_tokens;
+        sum.kept_tokens += slot.kept_tokens;
         sum.decode_microseconds += slot.decode_microseconds;
         sum.prefill_microseconds += slot.prefill_microseconds;
         sum.mixed_microseconds += slot.mixed_microseconds;
@@ -78,7 +79,9 @@ JobProgress ProgressMeter::update(const LaunchTotals& totals, double seconds) {
     if (good >= 5) tokens_per_item = static_cast<double>(sum.done_tokens) / static_cast<double>(good);
     const double left_items = static_cast<double>(size_.items - progress.done);
     const double all = static_cast<double>(size_.items) * tokens_per_item;
-    const double left = std::max(left_items * tokens_per_item - static_cast<double>(sum.unfinished_tokens), 0.0);
+    const std::int64_t waiting = std::max<std::int64_t>(size_.kept_tokens - sum.kept_tokens, 0);
+    const double there = static_cast<double>(sum.unfinished_tokens + waiting);
+    const double left = std::max(left_items * tokens_per_item - there, 0.0);
     if (all > 0) progress.share = std::clamp(1.0 - left / all, 0.0, 1.0);
     if (left_items <= 0) {
         progress.share = 1;

@@ -42,6 +42,21 @@ TEST(Progress, ResumedTokensAreShareButNotSpeed) {
     EXPECT_DOUBLE_EQ(progress.eta_seconds, 20);
 }
 
+// Items that wait have tokens too: a run whose max-tokens was raised from 900 to 1,000 is nearly done at its start.
+TEST(Progress, KeptTokensOfWaitingItemsCount) {
+    ProgressMeter meter(
+        {.items = 10, .max_tokens = 1000, .done_before = 0, .failed_before = 0, .kept_tokens = 10 * 900});
+    ReplicaTotals sum;
+    EXPECT_DOUBLE_EQ(meter.update(totals_of(sum), 0).share, 0.9);
+    sum.in_flight = 2;
+    sum.kept_tokens = 2 * 900;
+    sum.unfinished_tokens = 2 * 950;
+    sum.emitted = 2 * 50;
+    const JobProgress progress = meter.update(totals_of(sum), 5);
+    EXPECT_DOUBLE_EQ(progress.share, 0.91);
+    EXPECT_DOUBLE_EQ(progress.eta_seconds, 900 / 20.0);
+}
+
 TEST(Progress, ItemsThatEndEarlyShortenTheRest) {
     ProgressMeter meter({.items = 20, .max_tokens = 1000, .done_before = 0, .failed_before = 0});
     ReplicaTotals sum;
