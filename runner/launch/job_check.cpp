@@ -342,6 +342,9 @@ class JobChecker {
                                          (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
         need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
+        // Once: what a greater max-tokens would go on with.
+        if (settings.is_coupled() && !wants_continuation(settings))
+            need.results += report_.items->new_tokens * id_bytes;
         std::error_code error;
         const fs::space_info space = fs::space(nearest_existing(settings.output), error);
         if (error) return;
