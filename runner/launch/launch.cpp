@@ -125,9 +125,8 @@ void log_start(const Launch& launch) {
 /// Refuses a greater max-tokens with which a text that is there would no longer fit: its result would become an error.
 void check_texts_fit(const Launch& launch) {
     const Settings& settings = launch.settings;
-    std::error_code error;
-    if (wants_continuation(settings) || !fs::exists(launch.folder.root / "job.cfg", error)) return;
-    if (launch.folder.settings().max_tokens >= settings.max_tokens) return;
+    const std::optional<std::int64_t> before = recorded_max_tokens(launch.folder);
+    if (wants_continuation(settings) || !before || *before >= settings.max_tokens) return;
     const std::int64_t context = launch.loaded.model->config().max_positions;
     const ResultIndex results = ResultIndex::read(launch.folder.root);
     const ResultIndex::Entry* longest = nullptr;

@@ -219,6 +219,16 @@ void check_same_job(const RunFolder& other, const Settings& settings, const Fing
     check_identity(other, settings, fingerprints, false);
 }
 
+std::optional<std::int64_t> recorded_max_tokens(const RunFolder& folder) {
+    const Json json = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
+    try {
+        if (!json.is_object()) return std::nullopt;
+        return json.at("extensions").at("max-tokens").get<std::int64_t>();
+    } catch (const Json::exception&) {
+        return std::nullopt;
+    }
+}
+
 std::vector<std::string> device_kinds(const RunFolder& folder) {
     const Json json = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
     try {

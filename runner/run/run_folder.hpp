@@ -73,6 +73,9 @@ void check_same_job(const RunFolder& other, const Settings& settings, const Fing
 /// --allow-device-change used different kinds of device, these kinds in order.
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
 
+/// `max-tokens` of the folder's newest launch; nullopt if none is recorded.
+std::optional<std::int64_t> recorded_max_tokens(const RunFolder& folder);
+
 /// Device kinds of the folder's launches, in order; empty if none is recorded.
 std::vector<std::string> device_kinds(const RunFolder& folder);
 

@@ -296,6 +296,8 @@ def extend(bench):
     again = expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=25"), 0, "nothing was changed")
     check(digest(run) == before and "launch 6" not in again.output, "a finished run is finished")
     expect(bench.run(job, 1, "--limit=6", "--samples=2", f"--max-tokens={int(most) + 1}"), 2, "one too many")
+    (run / "job.cfg").write_text("no-such-key = 1\n")
+    expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=26"), 0, "job.cfg is written, not read")
 
 
 def extend_from_damage(bench):

@@ -106,6 +106,15 @@ TEST_F(RunFolderTest, ExtensionsGoUpOnly) {
     EXPECT_NE(with([](Settings& s) { s.max_tokens = 99; }), "");
 }
 
+TEST_F(RunFolderTest, TheLimitOfTheNewestLaunchIsRecorded) {
+    EXPECT_EQ(recorded_max_tokens(folder), 100);
+    EXPECT_EQ(recorded_max_tokens(RunFolder{temporary.path() / "none"}), std::nullopt);
+    for (const char* damage : {"", "{", "[]", "{}", R"({"extensions":7})", R"({"extensions":{"max-tokens":"x"}})"}) {
+        std::ofstream(folder.root / "identity.json") << damage;
+        EXPECT_EQ(recorded_max_tokens(folder), std::nullopt) << damage;
+    }
+}
+
 TEST_F(RunFolderTest, FinishedCountsWhileNothingMoreIsAsked) {
     std::ofstream(folder.root / "results.jsonl") << "";
     EXPECT_FALSE(read_finished(folder, settings).has_value());
