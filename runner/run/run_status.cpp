@@ -18,32 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// What checkpoints hold of one item.
-struct Checkpointed {
-    std::int64_t tokens = 0;     ///< output tokens
-    std::int64_t positions = 0;  ///< positions with KV, prompt included
-};
-
-/// Checkpointed state by item key. Files that are damaged or removed meanwhile are skipped.
-std::map<std::string, Checkpointed> checkpointed_items(const RunFolder& folder) {
-    std::map<std::string, Checkpointed> items;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder.checkpoints(), error)) {
-        const bool commit = entry.path().extension() == ".h5" && entry.path().stem().extension().empty();
-        if (!commit) continue;
-        try {
-            for (const engine::ItemDelta& item : engine::read_commit(entry.path()).items) {
-                Checkpointed& most = items[item.key];
-                most.tokens = std::max(most.tokens, item.first_token + static_cast<std::int64_t>(item.tokens.size()));
-                most.positions = std::max(most.positions, item.kv_end);
-            }
-        } catch (const Error&) {
-            continue;
-        }
-    }
-    return items;
-}
-
 /// Which results are final under the settings of the newest launch: an item that ended at a lower max-tokens is not.
 class FinalResults {
   public:
@@ -66,7 +40,7 @@ class FinalResults {
 void add(ProgressLine& line, const RunFolder& folder) {
     const ResultIndex results = ResultIndex::read(folder.root);
     const FinalResults final_results(folder);
-    std::map<std::string, Checkpointed> unfinished = checkpointed_items(folder);
+    std::map<std::string, Checkpointed> unfinished = items_in_checkpoints(folder);
     for (const ResultIndex::Entry& entry : results.entries()) {
         const bool done = final_results.has(entry);
         line.done += done ? 1 : 0;
@@ -94,6 +68,26 @@ std::string state_of(const RunFolder& folder) {
 }
 
 }  // namespace
+
+std::map<std::string, Checkpointed> items_in_checkpoints(const RunFolder& folder) {
+    std::map<std::string, Checkpointed> items;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder.checkpoints(), error)) {
+        const bool commit = entry.path().extension() == ".h5" && entry.path().stem().extension().empty();
+        if (!commit) continue;
+        try {
+            for (const engine::ItemDelta& item : engine::read_commit(entry.path()).items) {
+                Checkpointed& most = items[item.key];
+                most.tokens = std::max(most.tokens, item.first_token + static_cast<std::int64_t>(item.tokens.size()));
+                most.positions = std::max(most.positions, item.kv_end);
+                most.prompt_tokens = item.prompt_tokens;
+            }
+        } catch (const Error&) {
+            continue;
+        }
+    }
+    return items;
+}
 
 std::string state_of(const LeaseView& lease) {
     if (lease.state == LeaseState::live) return "running";

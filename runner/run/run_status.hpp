@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,16 @@ struct RunStatus {
     std::int64_t done = 0, failed = 0;
     double stop_seconds = 0;  ///< longest_stop_seconds
 };
+
+/// What checkpoints hold of one item.
+struct Checkpointed {
+    std::int64_t tokens = 0;     ///< output tokens
+    std::int64_t positions = 0;  ///< positions with KV, prompt included
+    std::int64_t prompt_tokens = 0;
+};
+
+/// By item key (checkpoint_key). Files that are damaged or removed meanwhile are skipped.
+std::map<std::string, Checkpointed> items_in_checkpoints(const RunFolder& folder);
 
 std::string state_of(const LeaseView& lease);
 RunStatus read_status(const RunFolder& folder);

@@ -321,6 +321,9 @@ def extend_from_damage(bench):
     wait_for_checkpoint(run, 2)
     check(launch.alive(), "the launch is under way when it is killed")
     launch.kill_all()
+    # Nor may a text in a checkpoint become an error.
+    refused = expect(bench.run(job, 1, *keys[:2], "--max-tokens=1000000"), 2, "more than the context holds")
+    check("max-tokens: expected at most " in refused.error_lines()[0], refused.errors)
     for note in ("3 items that ended at the old limit go on from there\n", "1 item that ended at the old limit starts again from the prompt\n"):
         check("note: max-tokens was raised: " + note in launch.err_path.read_text(), launch.err_path.read_text())
     partial = [json.loads(line) for line in bench.command("results", run, "--partial").output.splitlines()]
