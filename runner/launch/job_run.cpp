@@ -87,7 +87,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         const auto at = checkpointed.find(number(key));
         const bool in_checkpoint = at != checkpointed.end();
         const ResultIndex::Entry* const newest = results.find(key);
-        plan.size.going_on += !in_checkpoint && earlier != nullptr ? 1 : 0;
+        plan.size.going_on += !in_checkpoint && earlier != nullptr && earlier == newest ? 1 : 0;
         plan.size.begun_again += !in_checkpoint && earlier == nullptr && newest != nullptr && newest->at_length ? 1 : 0;
         const std::int64_t kept =
             std::max<std::int64_t>(in_checkpoint ? at->second : -1, earlier != nullptr ? earlier->num_tokens : -1);

@@ -130,10 +130,12 @@ void check_texts_fit(const Launch& launch) {
     const Settings& settings = launch.settings;
     const std::optional<std::int64_t> before = recorded_max_tokens(launch.folder);
     if (wants_continuation(settings) || !before || *before >= settings.max_tokens) return;
+    const std::int64_t context = launch.loaded.model->config().max_positions;
     std::int64_t longest = 0;
     std::string item;
     const auto consider = [&](std::int64_t prompt_tokens, const std::string& key) {
-        if (prompt_tokens <= longest) return;
+        // A prompt that did not fit before is a damaged number, or the item has a limit of its own.
+        if (prompt_tokens <= longest || prompt_tokens > context - *before) return;
         longest = prompt_tokens;
         item = key.substr(0, key.rfind('#'));
     };
@@ -150,7 +152,6 @@ void check_texts_fit(const Launch& launch) {
         }
     }
     for (const auto& [key, state] : unfinished) consider(state.prompt_tokens, key);
-    const std::int64_t context = launch.loaded.model->config().max_positions;
     if (longest == 0 || settings.max_tokens <= context - longest) return;
     throw UsageError(launch.folder.root.string() + ": max-tokens: expected at most " +
                      std::to_string(context - longest) + " (the model's context of " + std::to_string(context) +

@@ -69,7 +69,7 @@ struct DraftCost {
     [[nodiscard]] double mbsu(const engine::ItemStatistics& statistics) const;
 };
 
-/// One line of results.jsonl without newline, keys in a fixed order (results.cpp). The same record gives the same
+/// One line of results.jsonl without newline, keys in a fixed order (result_lines.cpp). The same record gives the same
 /// bytes. Bytes of `text` that are not valid UTF-8 become U+FFFD.
 std::string format_result(const ResultRecord& record, const ResultFormat& format);
 
