@@ -45,12 +45,11 @@ bool Replica::State::take_next() {
         next.emplace();
         next->item = std::move(*item);
         const std::string error = misfit(next->item);
-        if (error.empty()) break;
+        if (error.empty() && hooks.store != nullptr && !options.keeps_states) take_restored();
+        take_earlier();
+        if (error.empty()) return true;
         refuse_next(error);
     }
-    if (hooks.store != nullptr && !options.keeps_states) take_restored();
-    take_earlier();
-    return true;
 }
 
 /// Why an item cannot be run; "" if it can.
@@ -181,6 +180,11 @@ void Replica::State::refuse_next(const std::string& error) {
     refused.error = error;
     refused.prompt_tokens = static_cast<std::int64_t>(next->item.prompt.size());
     refused.max_tokens = next->item.options->max_tokens;
+    // What the item has is reported with its error, as of an item that fails in flight.
+    refused.tokens = std::move(next->output);
+    if (!options.scoring) refused.text = output_text(tokenizer, next->item.prompt, refused.tokens);
+    refused.logprobs = std::move(next->logprobs);
+    refused.statistics = statistics_from_json(next->statistics);
     next.reset();
     hooks.finished(std::move(refused));
 }

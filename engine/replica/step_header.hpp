@@ -16,7 +16,7 @@ namespace longhaul::engine {
 struct Admission {
     WorkItem item;
     bool put_back = false;  // the first item of the replica's waiting list; the other fields are unused
-    bool restored = false;  // goes on from a checkpoint or an earlier result; a checkpoint has `last_commit`
+    bool restored = false;  // continues from a checkpoint (then `last_commit` is set) or an earlier result
     std::vector<std::int32_t> output;
     std::vector<std::int32_t> logprobs;  // of `output`; first rank only, not sent
     std::int64_t kv_tokens = 0;

@@ -12,7 +12,7 @@
 
 namespace longhaul::engine {
 
-/// What an item had when a lower max_tokens ended it. Under `coupled` the item goes on from there.
+/// What an item had when a lower max_tokens ended it. Under `coupled` the item continues from there.
 struct EarlierOutput {
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> logprobs;  ///< a row per token (log_softmax.hpp); empty without `logprobs`

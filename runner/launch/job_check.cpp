@@ -18,6 +18,7 @@
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
 #include "runner/run/draft_corpus.hpp"
+#include "runner/run/earlier_results.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/run_folder.hpp"
@@ -222,6 +223,8 @@ class JobChecker {
         });
         if (!same || !fs::exists(folder.root / "identity.json")) return;
         report_.is_begun = true;
+        if (report_.model && is_good("max-tokens"))
+            attempt("output", [&] { check_texts_fit(settings, report_.model->config.max_positions); });
         attempt("output", [&] { report_.items_before = ResultIndex::read(folder.root).entries().size(); });
         const std::optional<LeaseView> newest = newest_lease(folder.root);
         if (newest && newest->state == LeaseState::live) {
@@ -342,7 +345,7 @@ class JobChecker {
                                          (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
         need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
-        // Once: what a greater max-tokens would go on with.
+        // Once: what an item needs to continue under a greater max-tokens.
         if (settings.is_coupled() && !wants_continuation(settings))
             need.results += report_.items->new_tokens * id_bytes;
         std::error_code error;

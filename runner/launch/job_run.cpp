@@ -50,14 +50,14 @@ std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet&
     return tokens;
 }
 
-void say_what_goes_on(const JobSize& size) {
+void say_what_continues(const JobSize& size) {
     const auto say = [](std::int64_t count, const char* one, const char* many) {
         if (count == 0) return;
         std::fprintf(stderr, "note: max-tokens was raised: %s at the old limit %s\n",
                      counted(count, "item that ended", "items that ended").c_str(), count == 1 ? one : many);
     };
-    say(size.going_on, "goes on from there", "go on from there");
-    say(size.begun_again, "starts again from the prompt", "start again from the prompt");
+    say(size.continued, "continues from there", "continue from there");
+    say(size.restarted, "starts again from the prompt", "start again from the prompt");
 }
 
 Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
@@ -82,28 +82,30 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         return done;
     };
     facts.kept_tokens = [&](const ItemKey& key) {
-        const ResultIndex::Entry* const earlier = results.find_resumable(key);
-        if (earlier != nullptr) plan.earlier.add(results, *earlier);
         const auto at = checkpointed.find(number(key));
-        const bool in_checkpoint = at != checkpointed.end();
-        const ResultIndex::Entry* const newest = results.find(key);
-        plan.size.going_on += !in_checkpoint && earlier != nullptr && earlier == newest ? 1 : 0;
-        plan.size.begun_again += !in_checkpoint && earlier == nullptr && newest != nullptr && newest->at_length ? 1 : 0;
-        const std::int64_t kept =
-            std::max<std::int64_t>(in_checkpoint ? at->second : -1, earlier != nullptr ? earlier->num_tokens : -1);
-        plan.size.kept_tokens += std::max<std::int64_t>(kept, 0);
-        return kept;
+        const ResultIndex::Entry* const earlier = results.find_resumable(key);
+        return std::max<std::int64_t>(at != checkpointed.end() ? at->second : -1,
+                                      earlier != nullptr ? earlier->num_tokens : -1);
     };
     facts.prompt_bytes = [&](std::int64_t index) { return data.prompt_bytes(index); };
     plan.order = order_of_work(facts);
 
+    for (const std::int64_t item : plan.order) {
+        const ItemKey key{item / settings.samples, item % settings.samples};
+        plan.size.kept_tokens += std::max<std::int64_t>(facts.kept_tokens(key), 0);
+        const ResultIndex::Entry* const earlier = results.find_resumable(key);
+        if (earlier != nullptr) plan.earlier.add(results, *earlier);
+        const ResultIndex::Entry* const newest = results.find(key);
+        if (newest != nullptr && newest->at_length && !checkpointed.contains(item))
+            ++(earlier == newest ? plan.size.continued : plan.size.restarted);
+    }
     std::vector<std::string> unfinished;
     for (const std::int64_t item : plan.order) {
         if (!checkpointed.contains(item)) continue;
         unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
     }
     store.remove_unneeded(unfinished, phase.epoch);
-    say_what_goes_on(plan.size);
+    say_what_continues(plan.size);
     return plan;
 }
 

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -15,10 +14,9 @@
 #include "runner/host/signals.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/engine_options.hpp"
+#include "runner/run/earlier_results.hpp"
 #include "runner/run/log.hpp"
 #include "runner/run/progress.hpp"
-#include "runner/run/results.hpp"
-#include "runner/run/run_status.hpp"
 #include "runner/run/shard_folder.hpp"
 
 namespace longhaul::runner {
@@ -122,41 +120,6 @@ void log_start(const Launch& launch) {
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
                  kernels_text(*launch.loaded.device).c_str(), launch.folder.root.c_str(),
                  static_cast<long long>(launch.epoch));
-}
-
-/// Refuses a greater max-tokens with which a text that is there, whole or in a checkpoint, would no longer fit: its
-/// result would become an error.
-void check_texts_fit(const Launch& launch) {
-    const Settings& settings = launch.settings;
-    const std::optional<std::int64_t> before = recorded_max_tokens(launch.folder);
-    if (wants_continuation(settings) || !before || *before >= settings.max_tokens) return;
-    const std::int64_t context = launch.loaded.model->config().max_positions;
-    std::int64_t longest = 0;
-    std::string item;
-    const auto consider = [&](std::int64_t prompt_tokens, const std::string& key) {
-        // A prompt that did not fit before is a damaged number, or the item has a limit of its own.
-        if (prompt_tokens <= longest || prompt_tokens > context - *before) return;
-        longest = prompt_tokens;
-        item = key.substr(0, key.rfind('#'));
-    };
-    const ResultIndex results = ResultIndex::read(launch.folder.root);
-    std::map<std::string, Checkpointed> unfinished = items_in_checkpoints(launch.folder);
-    for (const ResultIndex::Entry& entry : results.entries()) {
-        const bool done = ResultIndex::is_done(entry, settings);
-        if (done ? unfinished.empty() : !entry.at_length || entry.prompt_tokens <= longest) continue;
-        const std::string key = checkpoint_key(results.load(entry).id, entry.place.key.sample);
-        if (done) {
-            unfinished.erase(key);
-        } else {
-            consider(entry.prompt_tokens, key);
-        }
-    }
-    for (const auto& [key, state] : unfinished) consider(state.prompt_tokens, key);
-    if (longest == 0 || settings.max_tokens <= context - longest) return;
-    throw UsageError(launch.folder.root.string() + ": max-tokens: expected at most " +
-                     std::to_string(context - longest) + " (the model's context of " + std::to_string(context) +
-                     " less the prompt of item " + engine::printable(item) + "), got " +
-                     std::to_string(settings.max_tokens) + "; more would make an error of what the run has of it");
 }
 
 /// Logs what the device chose by itself; known only at the end.
@@ -346,7 +309,7 @@ void load_run(Launch& launch) {
             // change its keys.
             static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
             check_job(launch);
-            check_texts_fit(launch);
+            check_texts_fit(launch.settings, launch.loaded.model->config().max_positions);
         } catch (const UsageError&) {  // refused: restore the ending of the previous launch
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;

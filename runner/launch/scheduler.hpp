@@ -26,7 +26,7 @@ struct WorkFacts {
     std::int64_t num_inputs = 0, samples = 1;
     Shard shard{};  ///< only inputs of this shard
     std::function<bool(const ItemKey&)> done;
-    std::function<std::int64_t(const ItemKey&)> kept_tokens;  ///< output; -1: none. Called in input order
+    std::function<std::int64_t(const ItemKey&)> kept_tokens;  ///< output; -1: none
     std::function<std::int64_t(std::int64_t index)> prompt_bytes;
 };
 

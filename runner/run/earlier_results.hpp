@@ -1,4 +1,4 @@
-// The results of earlier launches that items go on from, because `max-tokens` is greater now.
+// The results of earlier launches that items continue, because `max-tokens` is greater now.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,16 @@
 
 namespace longhaul::runner {
 
+/// Throws UsageError if a text of the job's run folder, whole or in a checkpoint, would no longer fit into the model's
+/// `context` because `max-tokens` is greater than in the newest launch: its result would become an error. Of a shard,
+/// the texts of all shards count, because they are joined at one `max-tokens`.
+void check_texts_fit(const Settings& settings, std::int64_t context);
+
 /// Made and filled on rank 0, shared once, then read on every rank that asks for work. Single-threaded.
 class EarlierResults {
   public:
     explicit EarlierResults(std::filesystem::path run) : run_(std::move(run)) {}
 
-    /// The items' keys must come in ascending order.
     void add(const ResultIndex& index, const ResultIndex::Entry& entry);
     /// Gives rank 0's places to all ranks. Collective.
     void share(const World& world);

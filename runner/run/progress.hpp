@@ -19,8 +19,8 @@ struct JobSize {
     std::int64_t done_before = 0;  ///< items finished by earlier launches, failed ones included
     std::int64_t failed_before = 0;
     std::int64_t kept_tokens = 0;  ///< output tokens of unfinished items, from checkpoints and earlier results
-    std::int64_t going_on = 0;     ///< items that ended at a lower max-tokens, and go on from there
-    std::int64_t begun_again = 0;  ///< the same, but they start again from the prompt
+    std::int64_t continued = 0;    ///< items that ended at a lower max-tokens, and continue from there
+    std::int64_t restarted = 0;    ///< the same, but they start again from the prompt
 };
 
 /// Sums over all replicas of one launch.

@@ -66,7 +66,7 @@ bool cut_last(std::string& line, const LastMember& member, std::string& value) {
     return true;
 }
 
-/// XXH3-64 of `tokens` (as in the field `resume`) and of all that the item goes on with.
+/// XXH3-64 of `tokens` (as in the field `resume`) and of everything else that the item continues with.
 std::string resume_checksum(const ResultRecord& record, std::string_view tokens) {
     ContentHash hash;
     const std::string numbers = std::to_string(record.key.sample) + " " + std::to_string(record.prompt_tokens);

@@ -86,7 +86,7 @@ std::vector<std::int32_t> logprobs_rows(std::string_view text, std::int64_t num_
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
 std::optional<ResultRecord> parse_journal(std::string_view line);
 
-/// The tokens in `resume` of a parsed record. Empty if they, or the other things that the item would go on with (its
+/// The tokens in `resume` of a parsed record. Empty if they, or the other things that the item would continue with (its
 /// name, prompt length, log-probabilities and counters), are not those that were written.
 std::vector<std::int32_t> resume_tokens(const ResultRecord& record);
 

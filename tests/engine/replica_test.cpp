@@ -375,6 +375,20 @@ TEST_F(ReplicaResume, AResultThatDoesNotFitIsGeneratedAgain) {
     EXPECT_EQ(launch(sampled).outcome.progress.emitted_tokens, 5 * 60) << "its end may not be a step's";
 }
 
+TEST_F(ReplicaResume, AnItemRefusedForMemoryKeepsItsText) {
+    Job job = raised_job();
+    job.options.kv_memory_bytes = 1;
+    const JobResult result = launch(job);
+    ASSERT_EQ(result.items.size(), 5U);
+    for (const auto& [index, item] : result.items) {
+        EXPECT_EQ(item.reason, FinishReason::error);
+        EXPECT_EQ(item.tokens, job.earlier.at(index).tokens);
+        EXPECT_EQ(item.logprobs, job.earlier.at(index).logprobs);
+        EXPECT_EQ(item.text, NumberTokenizer().decode(item.tokens, true));
+        EXPECT_EQ(item.statistics.decode_tokens, lower_limit);
+    }
+}
+
 // A row per 1,024 output tokens, with everything that earlier launches did for them.
 TEST_F(ReplicaResume, RowsByLengthGoOn) {
     Job job{base_options()};

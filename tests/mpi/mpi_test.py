@@ -283,7 +283,7 @@ def extend(bench):
             keys.append("--samples=2")
         fresh = bench.folder / ("fresh" + option)
         extended = expect(bench.run(job, 2, *keys), 0, option)
-        note = "note: max-tokens was raised: 12 items that ended at the old limit go on from there\n"
+        note = "note: max-tokens was raised: 12 items that ended at the old limit continue from there\n"
         check((note in extended.errors) == option.startswith("--max-tokens"), extended.errors)
         expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh " + option)
         check(digest(run) == digest(fresh), f"{option}: extended and fresh differ")
@@ -292,6 +292,8 @@ def extend(bench):
     before = digest(run)
     refused = expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=1000000"), 2, "more than the context holds")
     check("max-tokens: expected at most " in refused.error_lines()[0] and "of item item-" in refused.error_lines()[0], refused.errors)
+    checked = bench.command("check", job, "--limit=6", "--samples=2", "--max-tokens=1000000")
+    check(checked.code == 2 and refused.error_lines()[0] in checked.output + checked.errors, f"check says the same: {checked.output}{checked.errors}")
     most = re.search("at most ([0-9]+)", refused.errors)[1]
     again = expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=25"), 0, "nothing was changed")
     check(digest(run) == before and "launch 6" not in again.output, "a finished run is finished")
@@ -324,7 +326,7 @@ def extend_from_damage(bench):
     # Nor may a text in a checkpoint become an error.
     refused = expect(bench.run(job, 1, *keys[:2], "--max-tokens=1000000"), 2, "more than the context holds")
     check("max-tokens: expected at most " in refused.error_lines()[0], refused.errors)
-    for note in ("3 items that ended at the old limit go on from there\n", "1 item that ended at the old limit starts again from the prompt\n"):
+    for note in ("3 items that ended at the old limit continue from there\n", "1 item that ended at the old limit starts again from the prompt\n"):
         check("note: max-tokens was raised: " + note in launch.err_path.read_text(), launch.err_path.read_text())
     partial = [json.loads(line) for line in bench.command("results", run, "--partial").output.splitlines()]
     check(len(partial) == 5 and max(line["num_tokens"] for line in partial) > 30, "what checkpoints have beyond the old results")

@@ -149,6 +149,14 @@ def extended(bench):
     expect(run(bench, job, "6/7", "--limit=0"), 0, "the last")
     expect(bench.run(job, 1, "--limit=0", f"--output={bench.folder}/whole"), 0, "undivided")
     check(digest(run_folder) == digest(bench.folder / "whole"), "the same bytes")
+    # A limit that a text of another shard does not fit would leave the shards apart for ever.
+    prompts = bench.folder / "prompts.jsonl"
+    first, *others = prompts.read_text().splitlines()
+    prompts.write_text("\n".join([json.dumps(json.loads(first) | {"prompt": "the sea " * 40}), *others]) + "\n")
+    for index in range(2):
+        expect(run(bench, job, f"{index}/2", f"--output={bench.folder}/long"), 0, f"shard {index} of two")
+    done = expect(run(bench, job, "1/2", f"--output={bench.folder}/long", "--max-tokens=1000000"), 2, "another shard's prompt")
+    check("less the prompt of item item-0)" in done.error_lines()[0], done.errors)
 
 
 def refused(bench):
