@@ -23,6 +23,13 @@ job=$moved/share/longhaul/jobs/demo/demo.cfg
 "$moved/bin/longhaul" run "$job" --output="$work/run" --max-tokens=10 --baseline=false >"$work/run.log" 2>&1 ||
   fail "expected the demo to run: $(cat "$work/run.log")"
 [ "$(wc -l <"$work/run/results.jsonl")" -eq 5 ] || fail "expected results of five items"
+# submit prefers a longhaul in PATH, where the README has put one.
+unset LONGHAUL
+while other=$(type -P longhaul); do
+  PATH=:$PATH:
+  PATH=${PATH//:$(dirname "$other"):/:}
+  PATH=${PATH#:} PATH=${PATH%:}
+done
 script=$("$moved/share/longhaul/slurm/submit" "$job" --output="$work/run" --time 1:00:00 --dry-run)
 grep -q "$moved/bin/longhaul" <<<"$script" || fail "expected the batch script to run $moved/bin/longhaul"
 while read -r link; do
