@@ -134,6 +134,11 @@ void check_range(const PositionRange& range) {
             "positions outside the pages");
 }
 
+void check_weighted_sums(std::span<const WeightedRow> terms, std::int64_t per_row) {
+    require(per_row > 0 && static_cast<std::int64_t>(terms.size()) % per_row == 0, "weighted_sums",
+            "the terms are not those of whole rows");
+}
+
 void check_gathered(std::int64_t count, std::span<std::byte* const> to, std::int64_t first_slot) {
     require(count >= 0 && first_slot >= 0 && pages_for(first_slot + count) <= static_cast<std::int64_t>(to.size()),
             "gather_positions", "slots outside the pages");

@@ -15,6 +15,7 @@ void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::i
 void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows);
 /// For gated_matmul.
 void check_gated(const Matrix& w, DType act, std::int64_t num_rows, std::int64_t out_stride);
+void check_weighted_sums(std::span<const WeightedRow> terms, std::int64_t per_row);
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride);
 /// `together`: the device supports interleaved pages (KvLayout::pages_together > 1).

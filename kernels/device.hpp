@@ -46,6 +46,12 @@ constexpr DType act_type(DType dtype) {
 class Device;
 class TokenChooser;  // kernels/token_chooser.hpp
 
+/// A term of Device::weighted_sums.
+struct WeightedRow {
+    std::int32_t row = 0;
+    float weight = 0;
+};
+
 /// Device memory with one owner. Zero-filled at allocation.
 class Buffer {
   public:
@@ -372,8 +378,13 @@ class Device {
     virtual void gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride,
                               std::int64_t num_rows, float* sums, DType act, std::byte* out, std::int64_t out_stride);
 
-    /// out[r] = x[rows[r]] for f32 rows of `dim`.
+    /// out[r] = x[rows[r]] for f32 rows of `dim`. Copies bits, so two bf16 elements may stand in for one of f32.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+
+    /// out[r] = sum of weight * x[row] over terms r * per_row to (r + 1) * per_row - 1, at least one, in this order;
+    /// each product and each sum is rounded. x, out: f32 rows of `dim`.
+    virtual void weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
+                               std::int64_t dim, float* out) = 0;
 
     /// x[i] += y[i], f32.
     virtual void add(float* x, const float* y, std::int64_t count) = 0;

@@ -59,7 +59,35 @@ void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, s
 }
 
 void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
-    for (const std::int32_t row : rows) out = std::copy_n(x + row * dim, dim, out);
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    Team::mine().run(threads_for(num_rows * dim, 4 * elements_per_thread), [&](Member& member) {
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) std::copy_n(x + rows[r] * dim, dim, out + r * dim);
+    });
+}
+
+void CpuDevice::weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
+                              std::int64_t dim, float* out) {
+    check_weighted_sums(terms, per_row);
+    const std::int64_t count = static_cast<std::int64_t>(terms.size()) / per_row * dim;
+    Team::mine().run(threads_for(count * per_row, elements_per_thread), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(count);  // may begin and end within a row
+        for (std::int64_t at = first; at < end;) {
+            const std::int64_t row = at / dim, column = at % dim;
+            const std::int64_t width = std::min(dim - column, end - at);
+            float* const sums = out + at;
+            for (std::int64_t i = 0; i < per_row; ++i) {
+                const WeightedRow term = terms[row * per_row + i];
+                const float* const from = x + term.row * dim + column;
+                for (std::int64_t d = 0; d < width; ++d) {
+                    const float product = term.weight * from[d];
+                    sums[d] = i == 0 ? product : sums[d] + product;
+                }
+            }
+            at += width;
+        }
+    });
 }
 
 void CpuDevice::add(float* x, const float* y, std::int64_t count) {

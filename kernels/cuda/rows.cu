@@ -310,6 +310,27 @@ __global__ void __launch_bounds__(max_row_threads)
     }
 }
 
+template <int count>
+__global__ void __launch_bounds__(max_row_threads)
+    weighted_sums_kernel(const float* x, const WeightedRow* terms, std::int64_t num_rows, std::int64_t per_row,
+                         std::int64_t dim, float* out) {
+    const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
+    if (i >= dim) return;
+    for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+        float sums[count];
+        for (std::int64_t t = 0; t < per_row; ++t) {
+            const WeightedRow term = terms[row * per_row + t];
+            float values[count];
+            load_floats(x + term.row * dim + i, values);
+            for (int v = 0; v < count; ++v) {
+                const float product = term.weight * values[v];
+                sums[v] = t == 0 ? product : sums[v] + product;
+            }
+        }
+        store_act(reinterpret_cast<std::byte*>(out), false, row * dim + i, sums);
+    }
+}
+
 Rows rows_of(const float* x, std::int64_t x_stride, std::int64_t num_rows, std::int64_t width, DType act,
              std::byte* out, std::int64_t out_stride) {
     return {.x = x,
@@ -335,6 +356,20 @@ void CudaDevice::gather(const float* x, std::span<const std::int32_t> rows, std:
     const Cover cover(num_rows, dim, count);
     launch(state_->stream, count == 4 ? gather_kernel<4> : gather_kernel<1>, cover.grid, cover.block, 0, x, numbers,
            num_rows, dim, out);
+}
+
+void CudaDevice::weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
+                               std::int64_t dim, float* out) {
+    check_weighted_sums(terms, per_row);
+    if (terms.empty()) return;
+    static_assert(sizeof(WeightedRow) == 2 * sizeof(std::int32_t));
+    const std::span words(reinterpret_cast<const std::int32_t*>(terms.data()), 2 * terms.size());
+    const auto* const sent = reinterpret_cast<const WeightedRow*>(state_->send_rows(words));
+    const std::int64_t num_rows = static_cast<std::int64_t>(terms.size()) / per_row;
+    const int count = dim % 4 == 0 && aligned(x, 16) && aligned(out, 16) ? 4 : 1;
+    const Cover cover(num_rows, dim, count);
+    launch(state_->stream, count == 4 ? weighted_sums_kernel<4> : weighted_sums_kernel<1>, cover.grid, cover.block, 0,
+           x, sent, num_rows, per_row, dim, out);
 }
 
 void CudaDevice::add(float* x, const float* y, std::int64_t count) {

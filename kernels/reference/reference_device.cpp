@@ -119,6 +119,18 @@ void ReferenceDevice::gather(const float* x, std::span<const std::int32_t> rows,
     for (const std::int32_t row : rows) out = std::copy_n(x + row * dim, dim, out);
 }
 
+void ReferenceDevice::weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
+                                    std::int64_t dim, float* out) {
+    check_weighted_sums(terms, per_row);
+    const FlushDenormals flush;
+    for (; !terms.empty(); terms = terms.subspan(per_row), out += dim) {
+        for (std::int64_t d = 0; d < dim; ++d) {
+            out[d] = terms[0].weight * x[terms[0].row * dim + d];
+            for (std::int64_t i = 1; i < per_row; ++i) out[d] += terms[i].weight * x[terms[i].row * dim + d];
+        }
+    }
+}
+
 void ReferenceDevice::add(float* x, const float* y, std::int64_t count) {
     const FlushDenormals flush;
     for (std::int64_t i = 0; i < count; ++i) x[i] += y[i];

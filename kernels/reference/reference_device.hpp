@@ -29,6 +29,8 @@ class ReferenceDevice final : public HostDevice {
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row, std::int64_t dim,
+                       float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;

@@ -14,6 +14,7 @@ using kernels::DType;
 using kernels::KvLayout;
 using kernels::KvSlot;
 using kernels::Matrix;
+using kernels::WeightedRow;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 RemoteDevice::~RemoteDevice() {
@@ -162,6 +163,13 @@ void RemoteDevice::gated_matmul(const Matrix& w, kernels::Gate gate, const std::
 void RemoteDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     later([this, x = inner(x), rows = std::vector<std::int32_t>(rows.begin(), rows.end()), dim, out = inner(out)] {
         inner_->gather(x, rows, dim, out);
+    });
+}
+
+void RemoteDevice::weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
+                                 std::int64_t dim, float* out) {
+    later([=, this, x = inner(x), terms = std::vector<WeightedRow>(terms.begin(), terms.end()), out = inner(out)] {
+        inner_->weighted_sums(x, terms, per_row, dim, out);
     });
 }
 

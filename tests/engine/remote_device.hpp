@@ -77,6 +77,8 @@ class RemoteDevice final : public kernels::Device {
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void weighted_sums(const float* x, std::span<const kernels::WeightedRow> terms, std::int64_t per_row,
+                       std::int64_t dim, float* out) override;
     void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
                      const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,

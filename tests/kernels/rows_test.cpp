@@ -138,6 +138,38 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
     }
 }
 
+TEST_P(RowsTest, WeightedSumsEqualReference) {
+    Numbers numbers(55);
+    Comparison comparison(GetParam());
+    for (const std::int64_t width : {1, 33, 5000}) {
+        const std::vector<float> x = numbers.normals(12 * width);
+        for (const std::int64_t per_row : {1, 2, 8}) {
+            const std::vector<float> weights = numbers.normals(5 * per_row);
+            std::vector<WeightedRow> terms;
+            for (std::size_t i = 0; i < weights.size(); ++i)
+                terms.push_back({.row = static_cast<std::int32_t>(7 * i % 12), .weight = weights[i]});
+            const auto sums = [&](Device& device) {
+                return output_of(device, x, 5 * width * 4, [&](Device& on, const float* in, std::byte* out) {
+                    on.weighted_sums(in, terms, per_row, width, reinterpret_cast<float*>(out));
+                });
+            };
+            ASSERT_TRUE(comparison.equal(sums(*reference_), sums(*device_), DType::f32));
+        }
+    }
+    EXPECT_THROW(device_->weighted_sums(nullptr, std::vector<WeightedRow>(3), 2, 4, nullptr), std::logic_error);
+}
+
+/// Not fused multiply-adds, and not in another order.
+TEST_P(RowsTest, WeightedSumsRoundEveryProductAndSum) {
+    constexpr float third = 0x1.555556p-2F;
+    const std::vector<float> x = {third, -1.0F, 0x1p24F, 1.0F};
+    const std::vector<WeightedRow> terms = {{2, 1.0F}, {3, 1.0F}, {2, -1.0F}, {0, third}, {0, -third}, {1, 0.0F}};
+    const std::vector<float> out = output_of(*device_, x, 2 * 4, [&](Device& on, const float* in, std::byte* to) {
+                                       on.weighted_sums(in, terms, 3, 1, reinterpret_cast<float*>(to));
+                                   }).values();
+    EXPECT_EQ(out, (std::vector<float>{0, 0}));
+}
+
 TEST_P(RowsTest, CopiesWithinItsMemoryFollowWhatWasCalledBefore) {
     const std::vector<float> x = Numbers(54).normals(1001);
     const OnDevice from(*device_, x);
