@@ -15,7 +15,16 @@ void apply_norm(kernels::Device& device, const Norm& norm, const float* x, std::
 }
 
 ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DType act_type)
-    : device(on), sums(of), act(act_type), normed(on), projected(on), queries(on), attended(on), sum(on) {}
+    : device(on),
+      sums(of),
+      act(act_type),
+      normed(on),
+      projected(on),
+      queries(on),
+      attended(on),
+      sum(on),
+      expert_inputs(on),
+      expert_sums(on) {}
 
 /// Memory for the input of a matmul, act [num_rows, padded width].
 std::byte* ComputeContext::inputs(std::int64_t width, std::int64_t num_rows) {

@@ -50,6 +50,13 @@ enum class NormPlace : std::uint8_t {
 };
 enum class Activation : std::uint8_t { silu, gelu, relu };  ///< gelu: the tanh approximation
 
+/// Mixture of experts: a router chooses, for each row, whose MLPs are added.
+struct ExpertConfig {
+    std::int64_t count = 0;      ///< 0: one MLP, without a router
+    std::int64_t per_token = 0;  ///< experts chosen for a row
+    bool normalized = true;      ///< weights of the chosen experts sum to 1; false: they are softmax over all experts
+};
+
 /// Configuration of one layer.
 struct LayerConfig {
     NormKind norm = NormKind::rms;
@@ -63,6 +70,7 @@ struct LayerConfig {
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     RopeConfig rope{};
+    ExpertConfig experts{};  ///< each with an MLP of expert_intermediate_size; needs `gated`, excludes mlp_bias
 
     /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
@@ -74,12 +82,13 @@ struct LayerPlace {
     std::int64_t index = 0;
 };
 
-/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Phi-3 and Gemma 3 differ from it as these fields
-/// say) or of OPT. All sizes are for the whole model, before tensor parallelism.
+/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, Phi-3 and Gemma 3 differ from it as these
+/// fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
-    std::int64_t intermediate_size = 0;
+    std::int64_t intermediate_size = 0;         ///< of MLPs that are not an expert's
+    std::int64_t expert_intermediate_size = 0;  ///< 0: the model has no experts
     std::int64_t num_layers = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
@@ -112,6 +121,7 @@ struct ModelConfig {
     [[nodiscard]] std::vector<LayerPlace> places_of_layers() const;
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
+    [[nodiscard]] bool has_experts() const { return expert_intermediate_size > 0; }
     /// Whether a final norm precedes the head; its kind is that of the last layer.
     [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place != NormPlace::after; }
     /// RoPE configuration of the layers that see all positions; of the first layer if there are none.
@@ -132,5 +142,7 @@ struct ModelConfig {
 
 /// Number of parameters (embeddings counted once if tied).
 std::int64_t num_parameters(const ModelConfig& config);
+/// Those that a token's pass uses: of the experts in a layer, as many as are chosen for a token.
+std::int64_t num_active_parameters(const ModelConfig& config);
 
 }  // namespace longhaul::engine

@@ -18,6 +18,8 @@ inline constexpr std::int64_t max_vocab_size = std::int64_t{1} << 24;
 inline constexpr std::int64_t max_hidden_size = std::int64_t{1} << 17;
 inline constexpr std::int64_t max_intermediate_size = std::int64_t{1} << 20;
 inline constexpr std::int64_t max_layers = std::int64_t{1} << 12;
+inline constexpr std::int64_t max_experts = std::int64_t{1} << 10;      // of a layer
+inline constexpr std::int64_t max_all_experts = std::int64_t{1} << 17;  // of all layers
 inline constexpr std::int64_t max_heads = std::int64_t{1} << 11;
 inline constexpr std::int64_t max_head_dim = std::int64_t{1} << 10;
 inline constexpr std::int64_t max_context = std::int64_t{1} << 24;  // beyond this a position is not exact in float
@@ -71,7 +73,9 @@ Section rope_section(const Section& top);
 void read_llama_layers(const Section& top, ModelConfig& config);
 void read_qwen2_layers(const Section& top, ModelConfig& config);
 void read_qwen3_layers(const Section& top, ModelConfig& config);
+void read_qwen3_moe_layers(const Section& top, ModelConfig& config);
 void read_mistral_layers(const Section& top, ModelConfig& config);
+void read_mixtral_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);
 void read_phi3_layers(const Section& top, ModelConfig& config);
 void read_opt_layers(const Section& top, ModelConfig& config);

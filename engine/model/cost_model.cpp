@@ -34,11 +34,14 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
     return layers;
 }
 
-/// `count` sibling tree nodes that see `context` positions.
-std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
+/// `count` sibling tree nodes that see `context` positions. Different tokens, because equal ones would have the same
+/// experts.
+std::vector<ForwardRow> make_rows(const Model& model, std::int64_t count, std::int64_t context) {
     std::vector<ForwardRow> rows;
+    const std::int64_t spread = std::max<std::int64_t>(1, model.config().vocab_size / row_counts.back());
     for (std::int64_t i = 0; i < count; ++i) {
-        rows.push_back(tree_row(0, context - 1, {static_cast<std::int32_t>(i)}));
+        const std::int64_t token = i * spread % model.config().vocab_size;
+        rows.push_back(tree_row(static_cast<std::int32_t>(token), context - 1, {static_cast<std::int32_t>(i)}));
         rows.back().wants_logits = true;
     }
     return rows;
@@ -135,20 +138,22 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const auto next_layer = [&] { return layers[next++ % layers.size()]; };
     const auto attention_at = [&](std::int64_t context) {
         return [&, context](std::int64_t rows) {
-            model.forward_attention(pass_of(make_rows(rows, context)), next_layer());
+            model.forward_attention(pass_of(make_rows(model, rows, context)), next_layer());
         };
     };
-    model.forward_layers(pass_of(make_rows(1, base_context)), next_layer(), 1);  // warm-up: allocates scratch memory
+    model.forward_layers(pass_of(make_rows(model, 1, base_context)), next_layer(),
+                         1);  // warm-up: allocates scratch memory
     // Each of the times below includes the per-pass work before the layers.
-    const Series start(model.group(), 0.02 * budget_seconds, true,
-                       [&](std::int64_t rows) { model.forward_layers(pass_of(make_rows(rows, base_context)), 0, 0); });
+    const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
+        model.forward_layers(pass_of(make_rows(model, rows, base_context)), 0, 0);
+    });
     const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
-        model.forward_layers(pass_of(make_rows(rows, base_context)), next_layer(), 1);
+        model.forward_layers(pass_of(make_rows(model, rows, base_context)), next_layer(), 1);
     });
     const Series short_attention(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
     const Series long_attention(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
     const Series head(model.group(), 0.2 * budget_seconds, false,
-                      [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(rows, base_context))); });
+                      [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(model, rows, base_context))); });
     std::vector<Point> points;
     double head_per_layer_matmul = 0;
     double min_layer = clock_tick;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "engine/model/expert_routing.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -21,6 +23,10 @@ KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
     return {};
 }
 
+kernels::Gate gate_of(const LayerConfig& kind) {
+    return kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
+}
+
 }  // namespace
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
@@ -32,8 +38,9 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       layouts_(layouts.begin(), layouts.end()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
-        const bool known =
-            kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm);
+        const bool known = kind.gated == (kind.activation != Activation::relu) &&
+                           (kind.query_scale == 1.0 || kind.head_norm) &&
+                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
     for (const ModelConfig::LayerGroup& group : config.layer_groups())
@@ -98,18 +105,17 @@ const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, R
                                      : context_.normalised(norm, rows);
 }
 
-// Sets rows.to_add to the all-reduced `part` plus the bias, normed if the block's output has a norm. For post-norm
-// layers, adds it and applies the norm.
-void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* part,
+// Sets rows.to_add to `sum` plus the bias, normed if the block's output has a norm. For post-norm layers, adds it and
+// applies the norm.
+void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* sum,
                                 Residual& rows) {
     const auto norm_in_place = [&](const Norm& norm, float* x) {
         apply_norm(context_.device, norm, x, rows.num_rows, rows.width, kernels::DType::f32,
                    reinterpret_cast<std::byte*>(x), rows.width);
     };
-    context_.sums.all_reduce(part, rows.num_rows * rows.width);
-    if (bias) context_.device.add_bias(part, bias.as<float>(), rows.num_rows, rows.width);
-    if (kind.norm_place == NormPlace::both) norm_in_place(norms.out, part);
-    rows.to_add = part;
+    if (bias) context_.device.add_bias(sum, bias.as<float>(), rows.num_rows, rows.width);
+    if (kind.norm_place == NormPlace::both) norm_in_place(norms.out, sum);
+    rows.to_add = sum;
     if (kind.norm_place != NormPlace::after) return;
     context_.add(rows);
     norm_in_place(norms.in, rows.x);
@@ -160,6 +166,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
 
     float* out = context_.sum.floats(num_rows_ * rows.width);
     context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
+    context_.sums.all_reduce(out, num_rows_ * rows.width);
     leave_block(kind, {w.attention_norm, w.attention_out_norm}, w.output_bias, out, rows);
 }
 
@@ -169,29 +176,78 @@ void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::by
     const kernels::DType act = context_.act;
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
-    const kernels::Gate gate = kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
     const std::int64_t width = split_.intermediate;
     float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
     if (w.gate_up.gated)
-        return device.gated_matmul(w.gate_up, gate, input, w.gate_up.num_inputs, num_rows_, gate_up, act, active,
-                                   width);
+        return device.gated_matmul(w.gate_up, gate_of(kind), input, w.gate_up.num_inputs, num_rows_, gate_up, act,
+                                   active, width);
     device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up);
     if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows_, w.gate_up.num_outputs);
-    if (kind.gated) return device.gate_mul(gate, gate_up, num_rows_, width, act, active, width);
+    if (kind.gated) return device.gate_mul(gate_of(kind), gate_up, num_rows_, width, act, active, width);
     device.relu(gate_up, num_rows_, width, act, active, width);
 }
 
-// x += Wdown activation(W norm(x))
-void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+// out = Wdown activation(W input), f32 [rows, hidden]
+void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, float* out) {
     const LayerWeights& w = weights_[layer];
-    const LayerConfig& kind = config_.layer(layer);
-    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
     const std::int64_t width = split_.intermediate;
     std::byte* active =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
     activate(layer, input, active);
-    float* out = context_.sum.floats(num_rows_ * rows.width);
     context_.device.layer_matmul(w.down, active, width, num_rows_, out);
+    context_.sums.all_reduce(out, num_rows_ * config_.hidden_size);
+}
+
+// out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up for each expert, before
+// the weighted sum: a sum over experts and ranks together would have other bits for another number of ranks.
+void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
+    kernels::Device& device = context_.device;
+    const LayerWeights& w = weights_[layer];
+    const LayerConfig& kind = config_.layer(layer);
+    const auto element = static_cast<std::int64_t>(kernels::bytes_of(context_.act));
+    const std::int64_t stride = w.router.num_inputs, width = split_.expert_intermediate, hidden = config_.hidden_size;
+
+    std::vector<float> logits(static_cast<std::size_t>(num_rows_ * kind.experts.count));
+    float* on_device = context_.projected.floats(std::ssize(logits));
+    device.matmul(w.router, input, stride, num_rows_, on_device);
+    device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device), logits.size() * sizeof(float));
+    const ExpertRouting routing = route(logits, kind.experts);
+    const std::int64_t num_copies = std::ssize(routing.rows);
+
+    std::byte* inputs = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
+    device.gather(reinterpret_cast<const float*>(input), routing.rows, stride * element / 4,
+                  reinterpret_cast<float*>(inputs));
+    float* gate_up = context_.projected.floats(num_copies * 2 * width);
+    float* sums = context_.expert_sums.floats(num_copies * hidden);
+    const auto each_expert = [&](const auto& run) {
+        for (std::size_t e = 0; e < w.experts.size(); ++e) {
+            const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
+            if (count > 0) run(w.experts[e], first, count);
+        }
+    };
+    each_expert([&](const Expert& expert, std::int64_t first, std::int64_t count) {
+        device.matmul(expert.gate_up, inputs + first * stride * element, stride, count, gate_up + first * 2 * width);
+    });
+    std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
+    device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
+    each_expert([&](const Expert& expert, std::int64_t first, std::int64_t count) {
+        device.matmul(expert.down, active + first * width * element, width, count, sums + first * hidden);
+    });
+    context_.sums.all_reduce(sums, num_copies * hidden);
+    device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
+}
+
+// x += MLP(norm(x))
+void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+    const LayerWeights& w = weights_[layer];
+    const LayerConfig& kind = config_.layer(layer);
+    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
+    float* out = context_.sum.floats(num_rows_ * rows.width);
+    if (kind.experts.count > 0) {
+        compute_experts(layer, input, out);
+    } else {
+        compute_mlp(layer, input, out);
+    }
     leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, out, rows);
 }
 

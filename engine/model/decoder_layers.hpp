@@ -59,7 +59,7 @@ class DecoderLayers {
   private:
     void find_prompt_rows(std::span<const ForwardRow> rows);
     const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
-    void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* part,
+    void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* sum,
                      Residual& rows);
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
     void activate(std::int64_t layer, const std::byte* input, std::byte* active);
@@ -68,6 +68,8 @@ class DecoderLayers {
     }
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     std::byte* queries();
+    void compute_experts(std::int64_t layer, const std::byte* input, float* out);
+    void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);
 

@@ -60,6 +60,38 @@ void read_qwen_windows(const Section& top, ModelConfig& config) {
     set_windows(top, window, windowed, config);
 }
 
+/// How many experts there are, `count_key`, and how many a token has.
+ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::string_view count_key,
+                          std::int64_t default_count, std::int64_t default_per_token) {
+    ExpertConfig experts;
+    experts.count = top.size_or(count_key, default_count, max_experts);
+    if (config.num_layers * experts.count > max_all_experts)
+        top.refuse(count_key, "at most " + std::to_string(max_all_experts) + " experts in all layers");
+    constexpr std::string_view key = "num_experts_per_tok";
+    experts.per_token = top.size_or(key, default_per_token, max_experts);
+    if (experts.per_token > experts.count)
+        top.refuse(key, "at most " + std::string(count_key) + " = " + std::to_string(experts.count));
+    return experts;
+}
+
+/// Qwen: layers with one MLP beside those with experts: by number, and all but every so many.
+std::vector<bool> layers_with_experts(const Section& top, std::int64_t num_layers) {
+    const std::int64_t step = top.size_or("decoder_sparse_step", 1, max_layers);
+    std::vector<bool> sparse;
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) sparse.push_back((layer + 1) % step == 0);
+    constexpr std::string_view key = "mlp_only_layers";
+    const Json* dense = top.find(key);
+    if (dense == nullptr) return sparse;
+    const std::string expected = "an array of layers, numbers from 0 to " + std::to_string(num_layers - 1);
+    if (!dense->is_array()) top.refuse(key, expected);
+    for (const Json& layer : *dense) {
+        if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= static_cast<std::uint64_t>(num_layers))
+            throw InputError(top.file, top.field(key), expected, describe(layer));
+        sparse[layer.get<std::size_t>()] = false;
+    }
+    return sparse;
+}
+
 void read_common(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
     config.layers.front().rope = read_rope(rope_section(top), top, config, 1e4);
@@ -84,25 +116,60 @@ void read_qwen2_layers(const Section& top, ModelConfig& config) {
     read_qwen_windows(top, config);
 }
 
-void read_qwen3_layers(const Section& top, ModelConfig& config) {
+namespace {
+
+void read_qwen3_attention(const Section& top, ModelConfig& config) {
     read_common(top, config);
     LayerConfig& layer = config.layers.front();
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     layer.head_norm = true;
+}
+
+/// Windows in all layers, but those that layer_types names otherwise.
+void read_windows(const Section& top, std::int64_t window, ModelConfig& config) {
+    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+}
+
+}  // namespace
+
+void read_qwen3_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config);
     read_qwen_windows(top, config);
+}
+
+void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config);
+    if (top.flag("use_sliding_window")) read_windows(top, window_of(top, 4096), config);
+    const bool modern = top.find("num_local_experts") != nullptr;  // as transformers 5 writes it
+    ExpertConfig experts = read_experts(top, config, modern ? "num_local_experts" : "num_experts", 128, 8);
+    experts.normalized = top.flag("norm_topk_prob");
+    const std::vector<bool> sparse = layers_with_experts(top, config.num_layers);
+    if (std::find(sparse.begin(), sparse.end(), true) == sparse.end())
+        top.refuse("mlp_only_layers", "a layer that is not in it and has experts");
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 768, max_intermediate_size);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t layer = 0; layer < sparse.size(); ++layer) {
+        if (sparse[layer]) config.layers[layer].experts = experts;
+    }
 }
 
 void read_mistral_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
-    const std::int64_t window = window_of(top, 4096);
-    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+    read_windows(top, window_of(top, 4096), config);
+}
+
+void read_mixtral_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    read_windows(top, window_of(top, 0), config);
+    const ExpertConfig experts = read_experts(top, config, "num_local_experts", 8, 2);
+    config.expert_intermediate_size = config.intermediate_size;
+    for (LayerConfig& layer : config.layers) layer.experts = experts;
 }
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
     config.fused_projections = true;
-    const std::int64_t window = window_of(top, 0);
-    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+    read_windows(top, window_of(top, 0), config);
 }
 
 /// Gemma 3: two kinds of layers, each with RoPE parameters of its own.

@@ -126,7 +126,9 @@ ComputeContext& Model::context() {
 void Model::forward_layers(const Pass& pass, std::int64_t first, std::int64_t count) {
     State& s = *state_;
     s.layers.begin(pass.rows, pass.sequences);
-    s.layers.run(first, first + count, s.residual(pass.rows));
+    float* x = s.residual(pass.rows);
+    if (config().has_experts()) s.embedding.enter(pass.rows, pass.states, x);
+    s.layers.run(first, first + count, x);
     s.context.finish();
 }
 
@@ -163,8 +165,8 @@ bool Model::writes_kv() const {
 std::int64_t Model::resident_weight_bytes() const {
     return state_->loaded->weights.resident_bytes();
 }
-std::int64_t Model::streamed_weight_bytes() const {
-    return state_->loaded->weights.streamed_bytes();
+std::int64_t Model::streamed_weight_bytes(std::int64_t rows) const {
+    return state_->loaded->weights.streamed_bytes(state_->loaded->config, rows);
 }
 std::int64_t Model::head_bytes() const {
     return static_cast<std::int64_t>(state_->loaded->weights.head_or_embedding().data.num_bytes());

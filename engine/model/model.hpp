@@ -65,8 +65,8 @@ class Model {
     /// Execution state for the layers of a draft head (DecoderLayers); use it only between passes of this model.
     [[nodiscard]] ComputeContext& context();
 
-    /// For measurements: runs the rows only through `count` layers starting at `first`. The KV it writes is
-    /// meaningless.
+    /// For measurements: runs the rows only through `count` layers starting at `first`. What they compute is
+    /// meaningless, but rows of different tokens have different experts.
     void forward_layers(const Pass& pass, std::int64_t first, std::int64_t count);
     /// For measurements: runs only the attention of one layer, on the current contents of the query buffer.
     void forward_attention(const Pass& pass, std::int64_t layer);
@@ -82,9 +82,10 @@ class Model {
     /// Whether this rank is the lowest that holds its KV heads; that rank writes them to checkpoints.
     [[nodiscard]] bool writes_kv() const;
     [[nodiscard]] std::int64_t resident_weight_bytes() const;  ///< packed weights of this rank
-    [[nodiscard]] std::int64_t streamed_weight_bytes() const;  ///< weights read by one decode step on this rank
-    [[nodiscard]] std::int64_t head_bytes() const;             ///< part of streamed_weight_bytes used by the head
-    [[nodiscard]] std::uint64_t fingerprint() const;           ///< identity of weights and config
+    /// Weights that a pass of `rows` rows reads on this rank.
+    [[nodiscard]] std::int64_t streamed_weight_bytes(std::int64_t rows = 1) const;
+    [[nodiscard]] std::int64_t head_bytes() const;    ///< part of streamed_weight_bytes used by the head
+    [[nodiscard]] std::uint64_t fingerprint() const;  ///< identity of weights and config
     [[nodiscard]] const LoadReport& load_report() const;
     [[nodiscard]] kernels::Device& device() const;
     [[nodiscard]] Group& group() const;

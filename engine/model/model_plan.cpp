@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
-#include <numeric>
+#include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "engine/bytes.hpp"
@@ -102,19 +102,48 @@ std::int64_t streamed_weight_bytes(const ModelConfig& config, const Split& split
     for (const WeightPlan& plan : plan_weights(config, split, weight_types(precision), weights)) {
         const bool is_table =
             plan.matrix == &weights.positions || (plan.matrix == &weights.embedding && !config.tied_embeddings);
-        if (!is_table) bytes += static_cast<std::int64_t>(plan.packed_bytes(device));
+        if (is_table) continue;
+        const double share = plan.of_experts.count > 0 ? read_share(plan.of_experts, 1) : 1.0;
+        bytes += std::llround(share * static_cast<double>(plan.packed_bytes(device)));
     }
     return bytes;
 }
 
-std::int64_t num_parameters(const ModelConfig& config) {
+namespace {
+
+struct NumParameters {
+    std::int64_t all = 0, active = 0;
+};
+
+NumParameters count_parameters(const ModelConfig& config) {
     Weights weights;
-    std::map<std::string, std::int64_t> sizes;  // several parts may be of one tensor
-    for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
-        for (const TensorPart& part : plan.parts) sizes[part.tensor] = part.rows * part.columns;
+    NumParameters count;
+    std::set<std::string_view> counted;  // several parts may be of one tensor
+    const std::vector<WeightPlan> plans = plan_weights(config, Split(config, 0, 1), {}, weights);
+    ExpertConfig experts;  // all layers that have any have as many
+    std::int64_t in_experts = 0;
+    for (const WeightPlan& plan : plans) {
+        if (plan.of_experts.count > 0) experts = plan.of_experts;
+        for (const TensorPart& part : plan.parts) {
+            if (!counted.insert(part.tensor).second) continue;
+            const std::int64_t size = part.rows * part.columns;
+            count.all += size;
+            if (plan.of_experts.count > 0) in_experts += size;
+        }
     }
-    return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0},
-                           [](std::int64_t sum, const auto& tensor) { return sum + tensor.second; });
+    count.active = count.all;
+    if (experts.count > 0) count.active -= in_experts / experts.count * (experts.count - experts.per_token);
+    return count;
+}
+
+}  // namespace
+
+std::int64_t num_parameters(const ModelConfig& config) {
+    return count_parameters(config).all;
+}
+
+std::int64_t num_active_parameters(const ModelConfig& config) {
+    return count_parameters(config).active;
 }
 
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
@@ -129,9 +158,14 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
-                                       f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
-                                       act * std::max(heads, split.intermediate);
+    std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
+                                 f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
+                                 act * std::max(heads, split.intermediate);
+    std::int64_t most_experts =
+        0;  // of a row; each has a copy of the row, the sums of its two matmuls, and their input
+    for (const LayerConfig& layer : config.layers) most_experts = std::max(most_experts, layer.experts.per_token);
+    bytes_per_row += most_experts * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
+                                     f32 * config.hidden_size);
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
@@ -180,6 +214,13 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     }
     const bool same_rope = rope.scaling != RopeScaling::longrope && rope.rotary_dims == 0;
     const bool plain_llama = config.model_type == "llama" || config.model_type == "qwen2";
+    for (const LayerConfig& layer : config.layers) {
+        const ExpertConfig& experts = layer.experts;
+        if (experts.count == 0) continue;
+        for (const std::int64_t value : {&layer - config.layers.data(), experts.count, experts.per_token,
+                                         std::int64_t{experts.normalized}, config.expert_intermediate_size})
+            writer.put(value);
+    }
     if (config.model_type != "opt" &&
         (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
         put_layers(config, writer);

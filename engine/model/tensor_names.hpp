@@ -20,6 +20,9 @@ struct TensorNames {
     std::vector<std::string>
         up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
     std::string down;
+    std::string router, experts;  ///< experts: prefix of each one's number
+    std::vector<std::string> expert_up;
+    std::string expert_down;
 };
 
 inline TensorNames llama_tensor_names(const std::string& prefix = "") {
@@ -40,7 +43,20 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .mlp_out_norm = "",
             .mlp_norm = "post_attention_layernorm",
             .up = {"mlp.gate_proj", "mlp.up_proj"},
-            .down = "mlp.down_proj"};
+            .down = "mlp.down_proj",
+            .router = "mlp.gate",
+            .experts = "mlp.experts.",
+            .expert_up = {"gate_proj", "up_proj"},
+            .expert_down = "down_proj"};
+}
+
+inline TensorNames mixtral_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.router = "block_sparse_moe.gate";
+    names.experts = "block_sparse_moe.experts.";
+    names.expert_up = {"w1", "w3"};
+    names.expert_down = "w2";
+    return names;
 }
 
 inline TensorNames phi3_tensor_names() {
@@ -77,14 +93,20 @@ inline TensorNames opt_tensor_names() {
             .mlp_out_norm = "",
             .mlp_norm = "final_layer_norm",
             .up = {"fc1"},
-            .down = "fc2"};
+            .down = "fc2",
+            .router = "",
+            .experts = "",
+            .expert_up = {},
+            .expert_down = ""};
 }
 
 inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
+    static const TensorNames mixtral = mixtral_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
+    if (config.model_type == "mixtral") return mixtral;
     if (config.model_type == "gemma3_text") return gemma3_text;
     return config.model_type == "gemma3" ? gemma3 : llama;
 }

@@ -1,6 +1,7 @@
 // Weight plan: which parts of which tensors form each matrix and vector of a rank. Also the tensor-parallel split
 // (Split). Used for loading, checks and the memory plan.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -56,7 +57,7 @@ class Planner {
 
     void layer(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w,
                std::int64_t input_width) {
-        const std::string output = from + names_.output, down = from + names_.down;
+        const std::string output = from + names_.output;
         if (!names_.attention_norm.empty())
             norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
         norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
@@ -70,16 +71,50 @@ class Planner {
         }
         column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());
-        column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
-        plans_.back().gated = kind.gated && !kind.mlp_bias;
-        row_parallel(name + "down", w.down, down + ".weight", c_.intermediate_size, s_.intermediate);
+        if (kind.experts.count > 0) {
+            experts(kind.experts, from, name, w);
+        } else {
+            mlp(kind, from, name, w);
+        }
         if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1, kind));
         if (kind.output_bias) {
             vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
+    }
+
+    /// Width of an MLP, whole and on this rank.
+    struct MlpWidth {
+        std::int64_t whole, local;
+    };
+
+    void mlp(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w) {
+        const MlpWidth width{c_.intermediate_size, s_.intermediate};
+        const std::string down = from + names_.down;
+        column_parallel(name + "gate_up", w.gate_up, types_.layers,
+                        gate_up(from, names_.up, ".weight", c_.hidden_size, width));
+        plans_.back().gated = kind.gated && !kind.mlp_bias;
+        row_parallel(name + "down", w.down, down + ".weight", width.whole, width.local);
         if (!kind.mlp_bias) return;
-        vector(name + "gate_up_bias", w.gate_up_bias, gate_up(from, ".bias", 1));
+        vector(name + "gate_up_bias", w.gate_up_bias, gate_up(from, names_.up, ".bias", 1, width));
         vector(name + "down_bias", w.down_bias, {whole(down + ".bias", c_.hidden_size)});
+    }
+
+    /// The router is small and decides which experts a row has, so it is not quantized.
+    void experts(const ExpertConfig& kind, const std::string& from, const std::string& name, LayerWeights& w) {
+        const MlpWidth width{c_.expert_intermediate_size, s_.expert_intermediate};
+        everywhere(name + "router", w.router, kernels::act_type(types_.layers), from + names_.router, kind.count,
+                   c_.hidden_size);
+        w.experts.resize(static_cast<std::size_t>(kind.count));
+        const std::size_t first = plans_.size();
+        for (std::int64_t number = 0; number < kind.count; ++number) {
+            const std::string to = name + "experts." + std::to_string(number) + ".";
+            const std::string tensors = from + names_.experts + std::to_string(number) + ".";
+            Expert& expert = w.experts[static_cast<std::size_t>(number)];
+            column_parallel(to + "gate_up", expert.gate_up, types_.layers,
+                            gate_up(tensors, names_.expert_up, ".weight", c_.hidden_size, width));
+            row_parallel(to + "down", expert.down, tensors + names_.expert_down + ".weight", width.whole, width.local);
+        }
+        for (std::size_t i = first; i < plans_.size(); ++i) plans_[i].of_experts = kind;
     }
 
     void norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {
@@ -139,19 +174,18 @@ class Planner {
         return parts;
     }
 
-    [[nodiscard]] std::vector<TensorPart> gate_up(const std::string& from, const char* kind,
-                                                  std::int64_t columns) const {
+    [[nodiscard]] std::vector<TensorPart> gate_up(const std::string& from, const std::vector<std::string>& names,
+                                                  const char* suffix, std::int64_t columns, MlpWidth width) const {
         std::vector<TensorPart> parts;
-        const std::int64_t first = s_.rank * s_.intermediate;
-        for (const std::string& name : names_.up) {
+        const std::int64_t first = s_.rank * width.local;
+        for (const std::string& name : names) {
             if (!c_.fused_projections) {
-                parts.push_back(rows(from + name + kind, c_.intermediate_size, columns, first, s_.intermediate));
+                parts.push_back(rows(from + name + suffix, width.whole, columns, first, width.local));
                 continue;
             }
-            for (const std::int64_t before : {std::int64_t{0}, c_.intermediate_size}) {
-                parts.push_back(
-                    rows(from + name + kind, 2 * c_.intermediate_size, columns, before + first, s_.intermediate));
-                parts.back().end_row = before + c_.intermediate_size;
+            for (const std::int64_t before : {std::int64_t{0}, width.whole}) {
+                parts.push_back(rows(from + name + suffix, 2 * width.whole, columns, before + first, width.local));
+                parts.back().end_row = before + width.whole;
             }
         }
         return parts;
@@ -244,7 +278,13 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     head_dim = config.head_dim;
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
+    expert_intermediate = kernels::padded_inputs(config.expert_intermediate_size) / size;
     vocab = (config.vocab_size + size - 1) / size;
+}
+
+double read_share(const ExpertConfig& experts, std::int64_t rows) {
+    const double chosen = static_cast<double>(experts.per_token) / static_cast<double>(experts.count);
+    return 1.0 - std::pow(1.0 - chosen, static_cast<double>(rows));
 }
 
 std::int64_t TensorPart::present_rows() const {

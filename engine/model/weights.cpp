@@ -79,13 +79,34 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
 
 }  // namespace
 
-std::int64_t Weights::resident_bytes() const {
-    return streamed_bytes() + bytes(positions) + (head.data ? bytes(embedding) : 0);
+namespace {
+
+std::int64_t bytes_without_experts(const LayerWeights& w) {
+    return bytes(w.qkv) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router);
 }
 
-std::int64_t Weights::streamed_bytes() const {
+std::int64_t expert_bytes(const LayerWeights& w) {
+    std::int64_t sum = 0;
+    for (const Expert& expert : w.experts) sum += bytes(expert.gate_up) + bytes(expert.down);
+    return sum;
+}
+
+}  // namespace
+
+std::int64_t Weights::resident_bytes() const {
+    std::int64_t sum = bytes(embedding) + bytes(head) + bytes(positions) + bytes(project_in) + bytes(project_out);
+    for (const LayerWeights& w : layers) sum += bytes_without_experts(w) + expert_bytes(w);
+    return sum;
+}
+
+std::int64_t Weights::streamed_bytes(const ModelConfig& config, std::int64_t rows) const {
     std::int64_t sum = bytes(head_or_embedding()) + bytes(project_in) + bytes(project_out);
-    for (const LayerWeights& w : layers) sum += bytes(w.qkv) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        sum += bytes_without_experts(layers[i]);
+        if (layers[i].experts.empty()) continue;
+        const double share = read_share(config.layer(static_cast<std::int64_t>(i)).experts, rows);
+        sum += std::llround(share * static_cast<double>(expert_bytes(layers[i])));
+    }
     return sum;
 }
 

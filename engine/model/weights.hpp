@@ -27,6 +27,7 @@ struct Split {
     bool writes_kv = true;                             ///< whether this is the lowest rank with its KV heads
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
     std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
+    std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
     std::int64_t head_dim = 0;
     std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
 
@@ -37,7 +38,9 @@ struct Split {
     /// Outputs of the QKV matrix.
     [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
     /// Outputs of the first matrix of an MLP (gate and up, or up alone).
-    [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const { return layer.num_up() * intermediate; }
+    [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
+        return layer.num_up() * (layer.experts.count > 0 ? expert_intermediate : intermediate);
+    }
 
     /// Reason why the model cannot be split over `size` ranks; "" if it can.
     static std::string obstacle(const ModelConfig& config, std::int64_t size);
@@ -47,6 +50,12 @@ struct Split {
 struct Norm {
     kernels::Buffer gain, bias;
     float eps = 0;
+};
+
+/// Every rank has its part of each expert's MLP, so a rank's work does not depend on which experts are chosen.
+struct Expert {
+    kernels::Matrix gate_up;  // [2 expert_intermediate, hidden]
+    kernels::Matrix down;     // [hidden, expert_intermediate], row-parallel
 };
 
 struct LayerWeights {
@@ -62,7 +71,13 @@ struct LayerWeights {
     // [intermediate, hidden].
     kernels::Matrix gate_up;
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
+    // Instead of gate_up and down, which are empty then, if the layer has experts.
+    kernels::Matrix router;  // [experts, hidden], replicated
+    std::vector<Expert> experts;
 };
+
+/// Part of the experts of a layer that a pass of `rows` rows reads, if the router chooses all equally often.
+double read_share(const ExpertConfig& experts, std::int64_t rows);
 
 struct Weights {
     kernels::Matrix embedding;    // [vocab, embedding], vocabulary-parallel
@@ -75,9 +90,9 @@ struct Weights {
 
     [[nodiscard]] const kernels::Matrix& head_or_embedding() const { return head.data ? head : embedding; }
     [[nodiscard]] std::int64_t resident_bytes() const;
-    /// Bytes read by one decode step: everything except tables of which only single rows are read (an untied embedding,
-    /// positions).
-    [[nodiscard]] std::int64_t streamed_bytes() const;
+    /// Bytes read by a pass of `rows` rows: everything except tables of which only single rows are read (an untied
+    /// embedding, positions), and except experts that are not chosen (read_share).
+    [[nodiscard]] std::int64_t streamed_bytes(const ModelConfig& config, std::int64_t rows) const;
 };
 
 /// Types that matrices are packed as: those of the layers, and the tables (embedding and head).
@@ -111,7 +126,8 @@ struct WeightPlan {
     kernels::DType dtype = kernels::DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;
-    bool gated = false;  ///< gate and up rows for gated_matmul
+    bool gated = false;         ///< gate and up rows for gated_matmul
+    ExpertConfig of_experts{};  ///< the experts of which it is a part; count = 0: of none
 
     [[nodiscard]] std::int64_t num_rows() const;
     /// The matrix it produces, without data.

@@ -77,7 +77,7 @@ struct Replica::State {
           breakers(tokenizer),
           pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
           rounds(options.checkpoint, model, *drafter, group),
-          pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
+          pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),
           economies(std::max<std::size_t>(options.draft.method->alternatives.size(), 1)),
           chooser(make_chooser()) {}
 

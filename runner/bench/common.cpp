@@ -56,12 +56,25 @@ ModelConfig gemma3_1b() {
     return config;
 }
 
+/// 128 experts, of which a token has 8: 3 of 30 billion parameters.
+ModelConfig qwen3_30b_a3b() {
+    ModelConfig config = shape(151936, 2048, 6144, 48, 32, 4, 128, false);
+    config.expert_intermediate_size = 768;
+    config.model_type = "qwen3_moe";
+    engine::LayerConfig& layer = config.layers.front();
+    layer.head_norm = true;
+    layer.experts = {.count = 128, .per_token = 8};
+    layer.rope.theta = 1e6;
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
         {"1.1b-window", windowed(shape(32000, 2048, 5632, 32, 32, 4, 64, false), 4096)},
         {"mistral-7b", windowed(shape(32000, 4096, 14336, 32, 32, 8, 128, false), 4096)},
         {"gemma3-1b", gemma3_1b()},
+        {"qwen3-30b-a3b", qwen3_30b_a3b()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

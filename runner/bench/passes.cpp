@@ -50,7 +50,7 @@ double kv_bytes(const Model& model, std::int64_t tokens) {
 
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {
     const auto head = static_cast<double>(c.vocab_size * c.hidden_size);
-    const double body = static_cast<double>(num_parameters(c)) - head * (c.tied_embeddings ? 1 : 2);
+    const double body = static_cast<double>(num_active_parameters(c)) - head * (c.tied_embeddings ? 1 : 2);
     const double attention = 2.0 * static_cast<double>(c.num_layers * c.num_heads * c.head_dim) *
                              static_cast<double>(context + (prompt ? rows / 2 : 0));
     return 2.0 * (static_cast<double>(rows) * (body + attention) + static_cast<double>(prompt ? 1 : rows) * head);
@@ -127,7 +127,7 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
         }
     };
     const std::int64_t chunks = (rows + chunk - 1) / chunk;
-    const double bytes = (static_cast<double>(chunks * model.streamed_weight_bytes()) +
+    const double bytes = (static_cast<double>(chunks * model.streamed_weight_bytes(std::min(rows, chunk))) +
                           kv_bytes(model, context + (prompt ? rows / 2 : 0))) *
                          setup.group->size();
     const double flops = flops_of(model.config(), rows, context, prompt);

@@ -32,8 +32,10 @@ using Rows = std::vector<std::pair<std::string, std::string>>;
 
 void add_model(Rows& rows, const JobReport& report) {
     const ModelFacts& model = *report.model;
+    const std::string active =
+        model.config.has_experts() ? " (" + grouped(engine::num_active_parameters(model.config)) + " for a token)" : "";
     rows.emplace_back("model", model.config.model_type + ", " + grouped(engine::num_parameters(model.config)) +
-                                   " parameters, context " + grouped(model.config.max_positions) + "; " +
+                                   " parameters" + active + ", context " + grouped(model.config.max_positions) + "; " +
                                    counted(model.num_tensors, "tensor", "tensors") + " of " +
                                    size_text(model.tensor_bytes) + "; tokenizer of " + grouped(model.tokenizer_size));
 }
@@ -209,6 +211,8 @@ Json to_json(const JobReport& report, double bytes_per_second) {
                          {"tensors", report.model->num_tensors},
                          {"bytes", report.model->tensor_bytes},
                          {"tokenizer_size", report.model->tokenizer_size}};
+        if (report.model->config.has_experts())
+            json["model"]["active_parameters"] = engine::num_active_parameters(report.model->config);
     }
     if (report.items) json["items"] = describe_items(report);
     if (report.first_prompt)

@@ -71,6 +71,22 @@ Json describe_groups(const engine::ModelConfig& config) {
     return groups;
 }
 
+/// Of a mixture of experts: a line per layer would say the same many times.
+Json describe_experts(const engine::ModelConfig& config) {
+    std::int64_t layers = 0;
+    engine::ExpertConfig experts;
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        if (config.layer(at).experts.count == 0) continue;
+        experts = config.layer(at).experts;
+        ++layers;
+    }
+    return {{"layers", layers},
+            {"count", experts.count},
+            {"per_token", experts.per_token},
+            {"intermediate_size", config.expert_intermediate_size},
+            {"active_parameters", engine::num_active_parameters(config)}};
+}
+
 Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
     Json json{{"vocab_size", tokenizer.vocab_size()}, {"adds_bos", tokenizer.adds_bos()}};
     json["bos_id"] = tokenizer.bos_id() ? Json(*tokenizer.bos_id()) : Json();
@@ -113,6 +129,7 @@ Json describe_model(const fs::path& folder) {
               {"dtype", config.dtype},
               {"layers", config.num_layers}};
     describe_shape(config, json);
+    if (config.has_experts()) json["experts"] = describe_experts(config);
     json["tied_embeddings"] = config.tied_embeddings;
     json["context"] = config.max_positions;
     json["eos_ids"] = config.eos_ids;

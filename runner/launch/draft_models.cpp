@@ -164,7 +164,7 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 }
 
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
-    const auto all = static_cast<double>(engine::num_parameters(target));
+    const auto all = static_cast<double>(engine::num_active_parameters(target));
     const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
     if (layer_) {  // a chain of states has one product with the head for all its levels
         const double layer = static_cast<double>(layer_->config().num_parameters()) / all;
@@ -173,7 +173,8 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
         return {.level = layer + head, .levels = 0};
     }
     double models = 0, copy = 0;
-    for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
+    for (const auto& model : models_)
+        models += static_cast<double>(engine::num_active_parameters(model->config())) / all;
     if (drafting_target_ != nullptr) {  // the same parameters, perhaps with fewer bits of each
         copy = copy_ ? static_cast<double>(copy_->streamed_weight_bytes()) /
                            static_cast<double>(drafting_target_->streamed_weight_bytes())

@@ -325,6 +325,46 @@ TEST(Config, Phi3RotatesAPartOfAHead) {
     EXPECT_EQ(config.layer(0).attention_window, 0) << "longer than the context";
 }
 
+TEST(Config, Qwen3MoeNamesTheLayersWithoutExperts) {
+    const auto load_moe = [](const std::string& change) {
+        return load_family("qwen3_moe", "Qwen3MoeForCausalLM", change);
+    };
+    const ModelConfig published = load_moe(R"({"num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true,
+        "moe_intermediate_size": 48, "decoder_sparse_step": 1, "mlp_only_layers": [], "head_dim": 16})");
+    EXPECT_TRUE(published.has_experts());
+    EXPECT_EQ(published.expert_intermediate_size, 48);
+    EXPECT_EQ(published.layer(0).experts.count, 16);
+    EXPECT_EQ(published.layer(1).experts.per_token, 4);
+    EXPECT_TRUE(published.layer(1).experts.normalized);
+    EXPECT_TRUE(published.layer(1).head_norm);
+    EXPECT_EQ(published.head_dim, 16);
+
+    const ModelConfig mixed = load_moe(R"({"num_local_experts": 4, "num_experts_per_tok": 1, "num_hidden_layers": 5,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3]})");
+    std::vector<std::int64_t> counts;
+    for (std::int64_t at = 0; at < 5; ++at) counts.push_back(mixed.layer(at).experts.count);
+    EXPECT_EQ(counts, (std::vector<std::int64_t>{0, 4, 0, 0, 0}));
+    EXPECT_FALSE(mixed.layer(1).experts.normalized);
+    EXPECT_EQ(mixed.expert_intermediate_size, 768) << "the class's default";
+
+    const ModelConfig windows = load_moe(R"({"use_sliding_window": true, "sliding_window": 99})");
+    EXPECT_EQ(windows.layer(0).attention_window, 99) << "in all layers, unlike Qwen3's";
+    EXPECT_EQ(load_moe(R"({"sliding_window": 99})").layer(1).attention_window, 0);
+}
+
+TEST(Config, MixtralHasExpertsInAllLayers) {
+    const ModelConfig config = load_family("mixtral", "MixtralForCausalLM", R"({"num_local_experts": 6})");
+    for (const std::int64_t at : {0, 1}) {
+        EXPECT_EQ(config.layer(at).experts.count, 6);
+        EXPECT_EQ(config.layer(at).experts.per_token, 2) << "the class's default";
+        EXPECT_TRUE(config.layer(at).experts.normalized);
+        EXPECT_EQ(config.layer(at).attention_window, 0);
+    }
+    EXPECT_EQ(config.expert_intermediate_size, config.intermediate_size);
+    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * 3 * 64 * 172)
+        << "four of six experts in two layers";
+}
+
 struct BadFamily {
     const char* model_type;
     const char* class_name;
@@ -358,6 +398,22 @@ const BadFamily bad_families[] = {
      "rope_scaling.original_max_position_embeddings: expected at least 2 positions, got 1"},
     {"phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.45})",
      "partial_rotary_factor: expected a share of head_dim = 8 that gives an even number of dimensions, got 0.45"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 4, "num_experts_per_tok": 5})",
+     "num_experts_per_tok: expected at most num_local_experts = 4, got 5"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1025})",
+     "num_local_experts: expected an integer from 1 to 1024, got 1025"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1024, "num_hidden_layers": 129})",
+     "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"num_experts": 4})",
+     "num_experts_per_tok: expected at most num_experts = 4, got nothing"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [0, 2]})",
+     "mlp_only_layers: expected an array of layers, numbers from 0 to 1, got 2"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": 1})",
+     "mlp_only_layers: expected an array of layers, numbers from 0 to 1, got 1"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [1], "decoder_sparse_step": 2})",
+     "mlp_only_layers: expected a layer that is not in it and has experts, got an array of 1"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"moe_intermediate_size": 0})",
+     "moe_intermediate_size: expected an integer from 1 to 1048576, got 0"},
 };
 
 TEST(Config, FamiliesRefuseWhatDoesNotFit) {
@@ -387,10 +443,10 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 
 const BadConfig bad_configs[] = {
     // Architecture.
-    {R"({"model_type": "mixtral"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gemma3", "phi3" or "opt", got "mixtral")"},
+    {R"({"model_type": "mamba"})",
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",

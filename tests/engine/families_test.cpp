@@ -203,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", 
                          [](const auto& info) { return std::string(info.param).substr(0, 6); });
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
-                         ::testing::Values("qwen3", "qwen3-window", "mistral-window", "gemma3-modern", "phi3-short"),
+                         ::testing::Values("qwen3", "qwen3-window", "mistral-window", "gemma3-modern", "phi3-short",
+                                           "qwen3-moe", "mixtral"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');

@@ -150,11 +150,11 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
     EXPECT_EQ(heads_error(LONGHAUL_DEMO_MODEL, demo_folder / "draft"),
               "config.json: medusa_heads: expected the number of heads, got nothing; give a folder of heads as "
               "draft-model, or a model folder that contains heads");
-    EXPECT_EQ(
-        line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
-        "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"mistral\", \"gemma3_text\", \"gemma3\", "
-        "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
-        "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
+    EXPECT_EQ(line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
+              "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"mistral\", "
+              "\"mixtral\", \"gemma3_text\", \"gemma3\", "
+              "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
+              "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
 }
 
 // No heads are published for OPT, but trained ones work. With all keys and values the first level is the target's own

@@ -111,6 +111,15 @@ PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rot
         "sliding_window": None, "max_position_embeddings": 256, "original_max_position_embeddings": 64, "rope_scaling":
         {"type": "longrope", "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0]}}  # fmt: skip
 
+# Mixture of experts: 8 heads, so that every tensor-parallel degree runs, and a layer without experts.
+QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_attention_heads": 8,
+                     "num_key_value_heads": 4, "head_dim": 8, "num_hidden_layers": 3, "num_experts": 5,
+                     "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True,
+                     "decoder_sparse_step": 1, "mlp_only_layers": [1], "tie_word_embeddings": False}  # fmt: skip
+MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_attention_heads": 8,
+           "num_key_value_heads": 4, "head_dim": None, "intermediate_size": 24, "num_local_experts": 4,
+           "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False}  # fmt: skip
+
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
     Model("llama-default", EIGHT_HEADS, num_tokens=700),
@@ -184,6 +193,10 @@ MODELS = [
     Model("phi3-long", PHI3, 80, weights_of="phi3-short"),
     Model("phi3-bf16", PHI3 | {"torch_dtype": "bfloat16", "num_key_value_heads": 4, "num_attention_heads": 8,
                                "rope_scaling": None, "sliding_window": 50}, 80, torch.bfloat16),
+    Model("qwen3-moe", QWEN3_MOE, prompt=40),
+    Model("qwen3-moe-modern", QWEN3_MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False,
+                                           "num_experts": 6, "num_experts_per_tok": 2}, modern=True),
+    Model("mixtral", MIXTRAL, 600, prompt=50),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -233,6 +246,26 @@ def random_weights(model, generator):
     model.tie_weights()
 
 
+def published_experts(tensors, model_type):
+    """The experts of a layer as one tensor a matrix, as in published folders: transformers 5 stacks them."""
+    if model_type not in ("qwen3_moe", "mixtral"):
+        return tensors
+    separate = {}
+    for name, tensor in tensors.items():
+        mixtral = model_type == "mixtral"
+        name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        if ".experts." not in name:
+            separate[name] = tensor
+            continue
+        prefix, matrix = name.rsplit(".", 1)
+        for number, expert in enumerate(tensor):
+            parts = {"down_proj": expert} if matrix == "down_proj" else dict(zip(("gate_proj", "up_proj"), expert.chunk(2)))
+            for part, rows in parts.items():
+                part = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[part] if mixtral else part
+                separate[f"{prefix}.{number}.{part}.weight"] = rows.contiguous()
+    return separate
+
+
 def write_model(spec, folder, state):
     """Writes the folder in published form; config.json by hand in the older form, by transformers in the newer."""
     config = without_none(SMALL | spec.config)
@@ -247,6 +280,7 @@ def write_model(spec, folder, state):
     if spec.generation:
         write_json(folder / "generation_config.json", spec.generation)
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
+    tensors = published_experts(tensors, config["model_type"])
     if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text")):
         del tensors["lm_head.weight"]
     if spec.headless:

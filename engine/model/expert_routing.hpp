@@ -1,0 +1,27 @@
+// Mixture of experts: which experts compute which rows of a pass, and with which weights their outputs are added.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/model/config.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::engine {
+
+/// The rows of a pass, copied once for each of their experts and sorted by expert, so that an expert's rows stand
+/// together. What a row gets depends on its own logits alone, and is added in ascending order of experts: the result
+/// has the same bits beside any other rows.
+struct ExpertRouting {
+    std::vector<std::int32_t> rows;           ///< of the pass, one per copy
+    std::vector<std::int64_t> first_copies;   ///< [experts + 1]: expert e has copies first_copies[e] to [e + 1] - 1
+    std::vector<kernels::WeightedRow> terms;  ///< [pass rows, experts per row]: copies to add up
+};
+
+/// Each row goes to the experts with its highest logits; of equal logits the lower expert wins, and NaN counts as
+/// -infinity. Weights are softmax over all logits, or over the chosen ones if `experts.normalized`; NaN in a row that
+/// has NaN or infinity. logits: [rows, experts], host memory.
+ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts);
+
+}  // namespace longhaul::engine
