@@ -46,6 +46,16 @@ constexpr DType act_type(DType dtype) {
 class Device;
 class TokenChooser;  // kernels/token_chooser.hpp
 
+struct Matrix;
+
+/// One of Device::matmuls; shapes as in Device::matmul.
+struct MatmulCall {
+    const Matrix* w = nullptr;
+    const std::byte* x = nullptr;
+    std::int64_t num_rows = 0;
+    float* y = nullptr;
+};
+
 /// A term of Device::weighted_sums.
 struct WeightedRow {
     std::int32_t row = 0;
@@ -364,6 +374,11 @@ class Device {
     /// w.num_outputs].
     virtual void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                         float* y) = 0;
+
+    /// matmul of every call; same bits. The matrices have one type and shape. A device may compute them together.
+    virtual void matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride) {
+        for (const MatmulCall& call : calls) matmul(*call.w, call.x, x_stride, call.num_rows, call.y);
+    }
 
     /// matmul for a layer's matrix and all rows of the pass. Even if a device sums prompt rows in another order, the
     /// result of a row depends only on the row and the matrix.

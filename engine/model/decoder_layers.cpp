@@ -10,6 +10,7 @@ namespace {
 
 using kernels::Buffer;
 using kernels::KvSlot;
+using kernels::Matrix;
 
 KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
     switch (place.in) {
@@ -219,20 +220,20 @@ void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, 
                   reinterpret_cast<float*>(inputs));
     float* gate_up = context_.projected.floats(num_copies * 2 * width);
     float* sums = context_.expert_sums.floats(num_copies * hidden);
-    const auto each_expert = [&](const auto& run) {
+    // y = what `matrix` of each expert makes of the expert's rows x, [copies, x_stride].
+    const auto multiply = [&](Matrix Expert::*matrix, const std::byte* x, std::int64_t x_stride, float* y) {
+        std::vector<kernels::MatmulCall> calls;
         for (std::size_t e = 0; e < w.experts.size(); ++e) {
             const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
-            if (count > 0) run(w.experts[e], first, count);
+            const Matrix& m = w.experts[e].*matrix;
+            if (count > 0) calls.push_back({&m, x + first * x_stride * element, count, y + first * m.num_outputs});
         }
+        device.matmuls(calls, x_stride);
     };
-    each_expert([&](const Expert& expert, std::int64_t first, std::int64_t count) {
-        device.matmul(expert.gate_up, inputs + first * stride * element, stride, count, gate_up + first * 2 * width);
-    });
+    multiply(&Expert::gate_up, inputs, stride, gate_up);
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
     device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
-    each_expert([&](const Expert& expert, std::int64_t first, std::int64_t count) {
-        device.matmul(expert.down, active + first * width * element, width, count, sums + first * hidden);
-    });
+    multiply(&Expert::down, active, width, sums);
     context_.sums.all_reduce(sums, num_copies * hidden);
     device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
 }

@@ -296,7 +296,7 @@ struct Call {
         Team::mine().run(team, [&](Member& member) {
             const FlushDenormals flush;
             float* mine = memory + per_thread * member.index();
-            queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
+            queue.work(member.index(), [&](std::int64_t first, std::int64_t end, const WorkQueue::Share&) {
                 for (std::int64_t i = first; i < end; ++i) {
                     run_piece(plan.pieces[i], sizes.scratch_at(mine), sizes.softmax_at(mine + sizes.scratch()),
                               sizes.softmax_at(states + sizes.softmax() * i), deferred);

@@ -67,6 +67,7 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+    void matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride) override;
     void gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* sums, DType act, std::byte* out, std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
@@ -124,12 +125,12 @@ class CpuDevice final : public HostDevice {
     // in cpu_matmul.cpp
     void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                        const MatmulOutput& out);
-    void multiply_some(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out);
+    void multiply(std::span<const MatmulPart> parts);
     // in cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);
     [[nodiscard]] static std::int64_t quantized_block_bytes(const Matrix& geometry);
     void embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out);
-    void multiply_quantized(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out);
+    void multiply_quantized(std::span<const MatmulPart> parts);
 
     const KernelTable& table_;
     int threads_;

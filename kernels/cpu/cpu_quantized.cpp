@@ -148,46 +148,55 @@ void CpuDevice::embed_quantized(const Matrix& table, std::span<const std::int32_
     }
 }
 
-void CpuDevice::multiply_quantized(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out) {
+void CpuDevice::multiply_quantized(std::span<const MatmulPart> parts) {
+    const Matrix& w = *parts.front().w;
     const Packed packed(w);
     const QuantizedKernels& kernels = packed.int8 ? table_.int8 : table_.int4;
-    const std::int64_t num_words = rows.count * packed.num_groups * kernels.steps;
+    const std::int64_t num_rows = rows_of(parts);
+    const std::int64_t words_of_row = packed.num_groups * kernels.steps;
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
-    auto* words = words_.get<std::uint32_t>(num_words);
-    auto* scales = scales_.get<float>(2 * rows.count * packed.num_blocks);
-    auto* corrections = reinterpret_cast<std::int32_t*>(scales + rows.count * packed.num_blocks);
-    const QuantizeJob quantize{.rows = rows.x,
-                               .row_stride = rows.stride,
-                               .num_rows = rows.count,
-                               .slice_length = w.slice_length,
-                               .num_groups = packed.num_groups,
-                               .num_blocks = packed.num_blocks,
-                               .words = words,
-                               .scales = scales,
-                               .corrections = corrections};
-    const QuantizedJob job{.weights = w.data.data(),
-                           .block_bytes = packed.block_bytes,
-                           .num_outputs = w.num_outputs,
-                           .num_slices = w.num_slices,
-                           .groups_per_slice = packed.groups_per_slice,
-                           .blocks_per_slice = packed.blocks_per_slice,
-                           .words = words,
-                           .scales = scales,
-                           .corrections = corrections,
-                           .num_rows = rows.count,
-                           .sums = {}};
-    const std::int64_t work = num_blocks * packed.block_bytes * (rows.count + 1) / 2;
+    auto* words = words_.get<std::uint32_t>(num_rows * words_of_row);
+    auto* scales = scales_.get<float>(2 * num_rows * packed.num_blocks);
+    auto* corrections = reinterpret_cast<std::int32_t*>(scales + num_rows * packed.num_blocks);
+    std::int64_t work = 0;
+    for (const MatmulPart& part : parts) work += num_blocks * packed.block_bytes * (part.rows.count + 1) / 2;
+    const std::int64_t unit = parts.front().out->unit;
     share_matmul(
         queue_,
         {.team = threads_for(work, matmul_bytes_per_thread),
-         .packed_alone = num_words <= words_packed_alone,
+         .packed_alone = num_rows * words_of_row <= words_packed_alone,
+         .num_parts = std::ssize(parts),
          .num_blocks = num_blocks,
-         .unit = out.unit,
+         .unit = unit,
          .min_units = table_.blocks_per_piece},
-        [&](std::int64_t part, std::int64_t num_parts) { kernels.quantize(quantize, part, num_parts); },
-        [&](BlockRange range) {
-            multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, out.unit), range,
-                          [&](BlockRange blocks, const Sums& sums) {
+        [&](std::int64_t share, std::int64_t num_shares) {
+            for (const MatmulPart& part : parts)
+                kernels.quantize({.rows = part.rows.x,
+                                  .row_stride = part.rows.stride,
+                                  .num_rows = part.rows.count,
+                                  .slice_length = w.slice_length,
+                                  .num_groups = packed.num_groups,
+                                  .num_blocks = packed.num_blocks,
+                                  .words = words + part.first_packed * words_of_row,
+                                  .scales = scales + part.first_packed * packed.num_blocks,
+                                  .corrections = corrections + part.first_packed * packed.num_blocks},
+                                 share, num_shares);
+        },
+        [&](std::int64_t index, BlockRange range) {
+            const MatmulPart& part = parts[index];
+            const QuantizedJob job{.weights = part.w->data.data(),
+                                   .block_bytes = packed.block_bytes,
+                                   .num_outputs = w.num_outputs,
+                                   .num_slices = w.num_slices,
+                                   .groups_per_slice = packed.groups_per_slice,
+                                   .blocks_per_slice = packed.blocks_per_slice,
+                                   .words = words + part.first_packed * words_of_row,
+                                   .scales = scales + part.first_packed * packed.num_blocks,
+                                   .corrections = corrections + part.first_packed * packed.num_blocks,
+                                   .num_rows = part.rows.count,
+                                   .sums = {}};
+            multiply_into(*part.out, w.num_outputs, part.rows.first, part.rows.count,
+                          blocks_finished_at_once(table_, unit), range, [&](BlockRange blocks, const Sums& sums) {
                               QuantizedJob to = job;
                               to.sums = sums;
                               kernels.matmul(to, blocks);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/work_queue.hpp"
@@ -49,6 +50,19 @@ struct MatmulOutput {
     std::int64_t unit = 1;
 };
 
+/// One of several matmuls that the threads share as one. Their matrices have the same type and shape, and they have at
+/// most block_rows rows in all.
+struct MatmulPart {
+    const Matrix* w;
+    MatmulRows rows;
+    const MatmulOutput* out;
+    std::int64_t first_packed;  ///< rows of the parts before it: where its packed inputs begin
+};
+
+inline std::int64_t rows_of(std::span<const MatmulPart> parts) {
+    return parts.back().first_packed + parts.back().rows.count;
+}
+
 /// Blocks that are finished at a time: whole units and, except for odd heads, whole tiles; few, so that their sums stay
 /// in L1 and L2.
 inline std::int64_t blocks_finished_at_once(const KernelTable& table, std::int64_t unit) {
@@ -72,16 +86,18 @@ void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64
     }
 }
 
-/// How a matmul is distributed.
+/// How matmuls are distributed.
 struct MatmulWork {
     int team;
     bool packed_alone;  ///< one thread packs the inputs for all
-    std::int64_t num_blocks;
-    std::int64_t unit;       ///< blocks that stay together
-    std::int64_t min_units;  ///< minimum blocks that a thread takes at a time
+    std::int64_t num_parts;
+    std::int64_t num_blocks;  ///< of each part
+    std::int64_t unit;        ///< blocks that stay together
+    std::int64_t min_units;   ///< minimum blocks that a thread takes at a time
 };
 
-/// Calls pack(part, number of parts) for all parts, then multiply(BlockRange) for all blocks.
+/// Calls pack(share, number of shares) for all shares, then multiply(part, BlockRange) for all blocks of all parts. A
+/// thread starts with its share of each part, which is in its node's memory (pack_sources).
 template <class Pack, class Multiply>
 void share_matmul(WorkQueue& queue, const MatmulWork& work, const Pack& pack, const Multiply& multiply) {
     if (work.packed_alone) {
@@ -89,17 +105,28 @@ void share_matmul(WorkQueue& queue, const MatmulWork& work, const Pack& pack, co
         pack(0, 1);
     }
     const std::int64_t units = (work.num_blocks + work.unit - 1) / work.unit;
-    queue.fill(units, work.team, std::max<std::int64_t>(1, work.min_units / work.unit));
+    const auto first_unit = [&](std::int64_t share) { return share * units / work.team; };
     const auto first_block = [&](std::int64_t unit) { return std::min(unit * work.unit, work.num_blocks); };
+    queue.fill_parts(work.team, std::max<std::int64_t>(1, work.min_units / work.unit),
+                     [&](std::int64_t share) { return work.num_parts * first_unit(share); });
+    // Indices of a share: its units of the first part, then those of the second, ….
+    const auto multiply_units = [&](std::int64_t first, std::int64_t end, const WorkQueue::Share& share) {
+        const std::int64_t begin = first_unit(share.index), end_unit = first_unit(share.index + 1);
+        const std::int64_t in_part = end_unit - begin;
+        for (std::int64_t at = first - work.num_parts * begin, last = at + end - first; at < last;) {
+            const std::int64_t part = at / in_part, unit = begin + at % in_part;
+            const std::int64_t count = std::min(last - at, end_unit - unit);
+            multiply(part, BlockRange{first_block(unit), first_block(unit + count), first_block(end_unit)});
+            at += count;
+        }
+    };
     Team::mine().run(work.team, [&](Member& member) {
         const FlushDenormals flush;
         if (!work.packed_alone) {
             pack(member.index(), member.size());
             member.barrier();
         }
-        queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-            multiply(BlockRange{first_block(first), first_block(end), first_block(part_end)});
-        });
+        queue.work(member.index(), multiply_units);
     });
 }
 

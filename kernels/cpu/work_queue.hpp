@@ -32,12 +32,17 @@ class WorkQueue {
         }
     }
 
-    /// Calls run(first, end, end of the part they belong to) until nothing is left. Called by each `thread` of the
-    /// team.
+    /// A part of the work, as one thread starts with: first..end.
+    struct Share {
+        std::int64_t index, end;
+    };
+
+    /// Calls run(first, end, the Share they belong to) until nothing is left. Called by each `thread` of the team.
     template <class Run>
     void work(int thread, const Run& run) {
         for (int t = 0; t < team_; ++t) {
-            Part& part = parts_[(thread + t) % team_];
+            const int index = (thread + t) % team_;
+            Part& part = parts_[index];
             std::int64_t first = part.next.load(std::memory_order_relaxed);
             while (first < part.end) {
                 // Long pieces first, which read memory in long streams; short pieces last, so that all threads end
@@ -45,7 +50,7 @@ class WorkQueue {
                 const std::int64_t piece = std::max(min_units_, (part.end - first) / 4 / min_units_ * min_units_);
                 const std::int64_t end = std::min(first + piece, part.end);
                 if (!part.next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
-                run(first, end, part.end);
+                run(first, end, Share{index, part.end});
                 first = part.next.load(std::memory_order_relaxed);
             }
         }

@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(max_row_threads)
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= dim) return;
     for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
-        float sums[count];
+        float sums[count] = {};
         for (std::int64_t t = 0; t < per_row; ++t) {
             const WeightedRow term = terms[row * per_row + t];
             float values[count];

@@ -53,6 +53,19 @@ void TimedDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_str
     timed_matmul(w, num_rows, [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
 }
 
+void TimedDevice::matmuls(std::span<const kernels::MatmulCall> calls, std::int64_t x_stride) {
+    if (calls.empty()) return;
+    const Matrix& w = *calls.front().w;
+    const std::string part = std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
+    double bytes = 0, rows = 0;
+    for (const kernels::MatmulCall& call : calls) {
+        bytes += static_cast<double>(call.w->data.num_bytes());
+        rows += static_cast<double>(call.num_rows);
+    }
+    timed("matmuls of experts, " + part, bytes, 2.0 * rows * static_cast<double>(w.num_outputs * w.num_inputs),
+          [&] { inner_.matmuls(calls, x_stride); });
+}
+
 void TimedDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                                float* y) {
     timed_matmul(w, num_rows, [&] { inner_.layer_matmul(w, x, x_stride, num_rows, y); });

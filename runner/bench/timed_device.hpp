@@ -68,6 +68,7 @@ class TimedDevice final : public kernels::Device {
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
+    void matmuls(std::span<const kernels::MatmulCall> calls, std::int64_t x_stride) override;
     void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
     void gated_matmul(const kernels::Matrix& w, kernels::Gate gate, const std::byte* x, std::int64_t x_stride,

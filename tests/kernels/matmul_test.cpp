@@ -97,6 +97,36 @@ TEST_P(MatmulTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 100'000);
 }
 
+/// Calls that a device computes together: as many rows as share a pass over the weights, more, and none.
+TEST_P(MatmulTest, SeveralAtOnceGiveTheBitsOfEach) {
+    Numbers numbers(33);
+    const std::vector<std::int64_t> rows = {1, 1, 1, 0, 7, 40, 1, 60, 2, 47, 3};
+    for (const DType dtype : all_types) {
+        for (const Shape& shape : {Shape{32, 16}, Shape{100, 130}, Shape{256, 688}}) {
+            std::vector<Matrix> matrices;
+            std::vector<OnDevice> inputs;
+            std::vector<Guarded> expected, actual;
+            std::vector<MatmulCall> calls;
+            const std::int64_t stride = padded_inputs(shape.num_inputs) + 16;
+            matrices.reserve(rows.size());
+            for (const std::int64_t num_rows : rows) {
+                const Matrix& w = matrices.emplace_back(Weights(numbers, shape, act_type(dtype)).pack(*device_, dtype));
+                const auto x = rounded(inputs_of(numbers, num_rows, shape.num_inputs, stride), act_type(dtype));
+                expected.push_back(product(*device_, w, x, stride, num_rows));
+                inputs.emplace_back(*device_, x);
+                actual.emplace_back(*device_, static_cast<std::size_t>(num_rows * w.num_outputs) * 4);
+                calls.push_back({&w, inputs.back().data(), num_rows, actual.back().floats()});
+            }
+            device_->matmuls(calls, stride);
+            for (std::size_t i = 0; i < rows.size(); ++i) {
+                ASSERT_TRUE(actual[i].intact());
+                ASSERT_EQ(actual[i].values(), expected[i].values()) << name_of_type(dtype) << " call " << i;
+            }
+        }
+    }
+    device_->matmuls({}, 16);
+}
+
 TEST_P(MatmulTest, SourcesOfAllTypesPackAlike) {
     constexpr std::uint64_t seed = 32;
     Numbers numbers(seed);

@@ -16,7 +16,7 @@ std::vector<int> times_dealt(WorkQueue& queue, std::int64_t count, int team, int
     std::vector<std::thread> threads;
     for (int t = 0; t < workers; ++t) {
         threads.emplace_back([&, t] {
-            queue.work(t, [&](std::int64_t first, std::int64_t end, std::int64_t) {
+            queue.work(t, [&](std::int64_t first, std::int64_t end, const WorkQueue::Share&) {
                 EXPECT_LT(first, end);
                 for (std::int64_t i = first; i < end; ++i)
                     ++seen[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)];
@@ -53,10 +53,11 @@ TEST(WorkQueue, TellsWhereThePartOfAPieceEnds) {
     WorkQueue queue(2);
     queue.fill(100, 2, 6);
     std::vector<std::int64_t> ends;
-    queue.work(1, [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-        EXPECT_LE(end, part_end);
-        EXPECT_EQ(part_end, first < 50 ? 50 : 100) << "the piece that begins at " << first;
-        ends.push_back(part_end);
+    queue.work(1, [&](std::int64_t first, std::int64_t end, const WorkQueue::Share& share) {
+        EXPECT_LE(end, share.end);
+        EXPECT_EQ(share.index, first < 50 ? 0 : 1) << "the piece that begins at " << first;
+        EXPECT_EQ(share.end, first < 50 ? 50 : 100) << "the piece that begins at " << first;
+        ends.push_back(share.end);
     });
     EXPECT_EQ(ends.front(), 100);
     EXPECT_EQ(ends.back(), 50);  // the other thread's share, which no other thread took
@@ -66,7 +67,8 @@ TEST(WorkQueue, GivesLongPiecesFirstAndNoneShorterThanAsked) {
     WorkQueue queue(1);
     queue.fill(100, 1, 6);
     std::vector<std::int64_t> pieces;
-    queue.work(0, [&](std::int64_t first, std::int64_t end, std::int64_t) { pieces.push_back(end - first); });
+    queue.work(0,
+               [&](std::int64_t first, std::int64_t end, const WorkQueue::Share&) { pieces.push_back(end - first); });
     EXPECT_EQ(pieces.front(), 24);
     for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
         EXPECT_GE(pieces[i], 6);

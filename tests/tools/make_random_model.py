@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading: `make_random_model.py FOLDER [SHAPE]`.
+"""Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading.
 
-Shapes as in `longhaul bench`: 135m, 1.1b (default, 2.2 GB, half a minute), 3b, 8b. The tokenizer is the demo model's. The
-weights repeat a pseudorandom block from varying offsets: their values do not matter, but none is NaN.
+Shapes as in `longhaul bench`: 1.1b (default) is 2.2 GB in half a minute, qwen3-30b-a3b 61 GB, with 6 layers 9 GB. The
+tokenizer is the demo model's. The weights repeat a pseudorandom block from varying offsets: their values do not matter,
+but none is NaN.
 """
+import argparse
 import array
 import json
 import random
 import shutil
 import struct
-import sys
 from pathlib import Path
 
 SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head dim, tied embeddings
@@ -17,12 +18,15 @@ SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head di
     "1.1b": (32000, 2048, 5632, 22, 32, 4, 64, False),
     "3b": (128256, 3072, 8192, 28, 24, 8, 128, True),
     "8b": (128256, 4096, 14336, 32, 32, 8, 128, False),
+    "qwen3-30b-a3b": (151936, 2048, 768, 48, 32, 4, 128, False),
 }
+EXPERTS = {"qwen3-30b-a3b": (128, 8)}  # of a layer, of a token
 SHARD_BYTES = 2 << 30
 
 
-def tensors(shape):
-    vocab, hidden, intermediate, layers, heads, kv_heads, dim, tied = SHAPES[shape]
+def tensors(shape, layers):
+    vocab, hidden, intermediate, _, heads, kv_heads, dim, tied = SHAPES[shape]
+    num_experts, _ = EXPERTS.get(shape, (0, 0))
     yield "model.embed_tokens.weight", (vocab, hidden)
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
@@ -32,18 +36,28 @@ def tensors(shape):
         yield prefix + "self_attn.v_proj.weight", (kv_heads * dim, hidden)
         yield prefix + "self_attn.o_proj.weight", (hidden, heads * dim)
         yield prefix + "post_attention_layernorm.weight", (hidden,)
-        yield prefix + "mlp.gate_proj.weight", (intermediate, hidden)
-        yield prefix + "mlp.up_proj.weight", (intermediate, hidden)
-        yield prefix + "mlp.down_proj.weight", (hidden, intermediate)
+        if num_experts:
+            yield prefix + "self_attn.q_norm.weight", (dim,)
+            yield prefix + "self_attn.k_norm.weight", (dim,)
+            yield prefix + "mlp.gate.weight", (num_experts, hidden)
+        for mlp in [f"mlp.experts.{number}." for number in range(num_experts)] or ["mlp."]:
+            yield prefix + mlp + "gate_proj.weight", (intermediate, hidden)
+            yield prefix + mlp + "up_proj.weight", (intermediate, hidden)
+            yield prefix + mlp + "down_proj.weight", (hidden, intermediate)
     yield "model.norm.weight", (hidden,)
     if not tied:
         yield "lm_head.weight", (vocab, hidden)
 
 
-def config(shape):
-    vocab, hidden, intermediate, layers, heads, kv_heads, dim, tied = SHAPES[shape]
-    return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_act": "silu",
+def config(shape, layers):
+    vocab, hidden, intermediate, _, heads, kv_heads, dim, tied = SHAPES[shape]
+    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if shape in EXPERTS:
+        num_experts, per_token = EXPERTS[shape]
+        family = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "moe_intermediate_size": intermediate,
+                  "num_experts": num_experts, "num_experts_per_tok": per_token, "norm_topk_prob": True}
+    return family | {
+        "torch_dtype": "bfloat16", "hidden_act": "silu",
         "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "max_position_embeddings": 131072, "tie_word_embeddings": tied,
@@ -79,10 +93,10 @@ def write_shard(path, entries, block, rng):
                 left -= len(part)
 
 
-def shards(shape):
+def shards(shape, layers):
     """Tensors divided into files of at most 2 GiB, as Hugging Face does."""
     groups, size = [[]], 0
-    for name, dims in tensors(shape):
+    for name, dims in tensors(shape, layers):
         bytes_ = 2 * dims[0] * (dims[1] if len(dims) > 1 else 1)
         if groups[-1] and size + bytes_ > SHARD_BYTES:
             groups.append([])
@@ -93,13 +107,17 @@ def shards(shape):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or (len(sys.argv) == 3 and sys.argv[2] not in SHAPES):
-        sys.exit(f"{__doc__}\nusage: make_random_model.py FOLDER [{'|'.join(SHAPES)}]")
-    folder, shape = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else "1.1b"
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("shape", nargs="?", choices=SHAPES, default="1.1b")
+    arguments.add_argument("layers", nargs="?", type=int)
+    options = arguments.parse_args()
+    folder, shape = options.folder, options.shape
+    layers = options.layers or SHAPES[shape][3]
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     block = random_block(rng)
-    groups = shards(shape)
+    groups = shards(shape, layers)
     names, total = {}, 0
     for i, group in enumerate(groups):
         name = f"model-{i + 1:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else "model.safetensors"
@@ -109,7 +127,7 @@ def main():
     if len(groups) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": names}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps(config(shape), indent=1))
+    (folder / "config.json").write_text(json.dumps(config(shape, layers), indent=1))
     demo = Path(__file__).resolve().parents[2] / "jobs/demo/model"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (demo / name).exists():
