@@ -169,7 +169,7 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     check_ranks(line.places.at(0), setup.settings, ranks);
     const auto asked = static_cast<int>(setup.settings.threads);
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
-    setup.device = make_device(setup.settings, setup.threads);
+    setup.device = make_device(setup.settings, setup.threads, node_rank_from_environment().rank);
     if (line.has("context")) setup.context = count_of(line, "context", 131072 - 65536);
     if (line.has("rows")) setup.rows = count_of(line, "rows", 65536);
     setup.rounds = line.has("rounds")                   ? count_of(line, "rounds", 1000)

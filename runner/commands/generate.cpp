@@ -1,4 +1,5 @@
-// `longhaul generate`: continues one prompt in one process and streams the text to the terminal. No MPI.
+// `longhaul generate`: continues one prompt and streams the text to the terminal, in one process without MPI or in the
+// ranks of a launch, which share the model.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -11,13 +12,16 @@
 #include "runner/commands/commands.hpp"
 #include "runner/commands/text_stream.hpp"
 #include "runner/data/dataset.hpp"
+#include "runner/host/placement.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/resources.hpp"
+#include "runner/host/world.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
+#include "runner/launch/loaded_job.hpp"
 #include "runner/launch/memory_plan.hpp"
 
 namespace longhaul::runner {
@@ -63,9 +67,10 @@ std::string as_chat(std::string text, const Settings& settings) {
         .render(messages, "command line");
 }
 
-Settings read_settings(const CommandLine& line) {
+Settings read_settings(const CommandLine& line, int ranks) {
     std::vector<Assignment> keys = line.keys;
     keys.push_back({.key = "model", .value = line.places.front(), .origin = "command line"});
+    keys.push_back({.key = "tensor-parallel", .value = std::to_string(ranks), .origin = "number of ranks"});
     return parse_settings({}, keys, std::filesystem::current_path(), {"model"});
 }
 
@@ -147,49 +152,116 @@ void print_statistics(const Session& session, const engine::ReplicaOutcome& outc
                  session.result ? reason_text(session.result->reason) : "interrupted");
 }
 
+/// What one text needs, parsed and checked before anything is loaded.
+struct Request {
+    Settings settings;
+    engine::ModelConfig config;
+    std::vector<std::int32_t> prompt;
+};
+
+/// `ranks`: of the launch; they form one tensor-parallel group.
+Request read_request(const std::vector<std::string>& arguments, int ranks, LoadedJob& loaded) {
+    const CommandLine line = parse_command_line(arguments, syntax_of("generate"));
+    Request request{.settings = read_settings(line, ranks), .config = {}, .prompt = {}};
+    const Settings& settings = request.settings;
+    const std::string text = read_prompt(line);
+    request.config = engine::ModelConfig::load(settings.model);
+    loaded.tokenizer = load_tokenizer(settings.model, request.config);
+    request.prompt = make_prompt(loaded.tokenizer->encode(settings.chat ? as_chat(text, settings) : text),
+                                 {.label = "command line", .chat = settings.chat}, settings, *loaded.tokenizer,
+                                 request.config.max_positions);
+    return request;
+}
+
+/// load_engine without MPI, which takes a moment to start.
+void load_alone(const Settings& settings, LoadedJob& loaded) {
+    const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
+    loaded.device = make_device(settings, threads);
+    check_memory(settings, *loaded.device, 1, 1);
+    check_host_memory(settings, *loaded.device, 1);
+    loaded.own_room = own_room(*loaded.device, 1);
+    loaded.group = engine::make_local_group();
+    loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
+                                       kv_dtype_of(settings), packed_folder(settings));
+    loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group,
+                       copy_fits(settings, *loaded.device, available_bytes(*loaded.device, 1)));
+}
+
+struct Ending {
+    int code = 0;
+    std::string error;  ///< of the item; "" if there is none
+};
+
+/// Streams the text; the group's first rank prints it and knows how it ended. Collective over the group.
+Ending generate(Request request, LoadedJob& loaded) {
+    const Settings& settings = request.settings;
+    const bool shown = loaded.group->rank() == 0;
+    if (shown) {
+        for (const std::string& notice : loaded.model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
+        if (!loaded.drafts.notice().empty()) std::fprintf(stderr, "note: %s\n", loaded.drafts.notice().c_str());
+    }
+    engine::ReplicaOptions options = replica_options(settings, request.config);
+    loaded.drafts.give_to(options.draft);
+    options.batch = 1;
+    options.kv_memory_bytes = loaded.kv_memory_bytes(settings);
+    options.kv_host_bytes = host_bytes(settings, *loaded.device);
+    const std::size_t prompt_tokens = request.prompt.size();
+    Session session(*loaded.tokenizer, settings);
+    stop_on_interrupt();
+    engine::Replica replica(*loaded.model, *loaded.group, *loaded.tokenizer, options,
+                            hooks_of(session, generation_options(settings, request.config), std::move(request.prompt)));
+    const engine::ReplicaOutcome outcome = replica.run();
+    if (!shown) return {};
+    session.end();
+    if (session.result && session.result->reason == engine::FinishReason::error)
+        return {.code = 1, .error = session.result->error};
+    print_start(session, loaded.model->load_report());
+    print_statistics(session, outcome, prompt_tokens);
+    return {.code = session.result ? 0 : interrupted, .error = ""};
+}
+
+int code_of(const Ending& ending) {
+    if (!ending.error.empty()) throw Error(ending.error);
+    return ending.code;
+}
+
+int generate_alone(const std::vector<std::string>& arguments) {
+    LoadedJob loaded;
+    Request request = read_request(arguments, 1, loaded);
+    load_alone(request.settings, loaded);
+    return code_of(generate(std::move(request), loaded));
+}
+
+/// All ranks of the launch as one tensor-parallel group. Collective.
+int generate_together(World& world, const std::vector<std::string>& arguments, const Placement& placement) {
+    LoadedJob loaded;
+    loaded.placement = placement;
+    Request request;
+    world.agree([&] { request = read_request(arguments, world.size(), loaded); });
+    world.split(world.size());
+    load_engine(world, request.settings, loaded);
+    const Ending ending = generate(std::move(request), loaded);
+    int code = 0;
+    world.agree([&] { code = code_of(ending); });
+    return code;
+}
+
+/// The key `threads`, before MPI starts and errors can be agreed on; 0 if the arguments have one.
+int threads_of(const std::vector<std::string>& arguments) {
+    try {
+        return static_cast<int>(read_settings(parse_command_line(arguments, syntax_of("generate")), 1).threads);
+    } catch (const Error&) {
+        return 0;
+    }
+}
+
 }  // namespace
 
 int generate_command(const std::vector<std::string>& arguments) {
-    const CommandLine line = parse_command_line(arguments, syntax_of("generate"));
-    const Settings settings = read_settings(line);
-    const std::string text = read_prompt(line);
-
-    const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
-    const auto tokenizer = load_tokenizer(settings.model, config);
-    std::vector<std::int32_t> prompt =
-        make_prompt(tokenizer->encode(settings.chat ? as_chat(text, settings) : text),
-                    {.label = "command line", .chat = settings.chat}, settings, *tokenizer, config.max_positions);
-    const std::size_t prompt_tokens = prompt.size();
-
-    const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
-    const auto device = make_device(settings, threads);
-    check_memory(settings, *device, 1, 1);
-    check_host_memory(settings, *device, 1);
-    const auto group = engine::make_local_group();
-    const auto model = engine::Model::load(settings.model, precision_of(settings), *device, *group,
-                                           kv_dtype_of(settings), packed_folder(settings));
-    for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
-
-    DraftModels drafts;
-    drafts.load(settings, *model, *tokenizer, *device, *group,
-                copy_fits(settings, *device, available_bytes(*device, 1)));
-    if (!drafts.notice().empty()) std::fprintf(stderr, "note: %s\n", drafts.notice().c_str());
-
-    engine::ReplicaOptions options = replica_options(settings, config);
-    drafts.give_to(options.draft);
-    options.batch = 1;
-    options.kv_memory_bytes = kv_memory_bytes(settings, *device, 1);
-    options.kv_host_bytes = host_bytes(settings, *device);
-    Session session(*tokenizer, settings);
-    stop_on_interrupt();
-    engine::Replica replica(*model, *group, *tokenizer, options,
-                            hooks_of(session, generation_options(settings, config), std::move(prompt)));
-    const engine::ReplicaOutcome outcome = replica.run();
-    session.end();
-    print_start(session, model->load_report());
-    print_statistics(session, outcome, prompt_tokens);
-    if (session.result && session.result->reason == engine::FinishReason::error) throw Error(session.result->error);
-    return session.result ? static_cast<int>(ExitCode::done) : interrupted;
+    if (!started_by_launcher()) return generate_alone(arguments);
+    const Placement placement = place_this_rank(threads_of(arguments));
+    World world;
+    return exit_code_of_ranks([&] { return generate_together(world, arguments, placement); });
 }
 
 }  // namespace longhaul::runner

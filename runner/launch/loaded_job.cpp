@@ -58,6 +58,11 @@ void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded
 
 }  // namespace
 
+std::int64_t LoadedJob::kv_memory_bytes(const Settings& settings) const {
+    return own_room ? kv_memory_within(settings, *device, *own_room)
+                    : runner::kv_memory_bytes(settings, *device, ranks_on_device);
+}
+
 void LoadedJob::unload() {
     drafts.unload();
     model.reset();  // refers to device and group
@@ -99,15 +104,18 @@ static void gather_devices(const World& world, LoadedJob& loaded) {
 }
 
 void load(const World& world, const Settings& settings, LoadedJob& loaded) {
-    const bool fresh = !loaded.model;
-    check_same_device(world, settings);
     world.agree([&] {
-        if (fresh) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
+        if (!loaded.model) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
         puts_bos(settings, *loaded.tokenizer);  // throws if the tokenizer has no BOS token but the job requires one
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
-        if (fresh) loaded.device = make_device(settings, loaded.placement.threads, world.node_rank());
     });
-    if (fresh) {
+    load_engine(world, settings, loaded);
+}
+
+void load_engine(const World& world, const Settings& settings, LoadedJob& loaded) {
+    check_same_device(world, settings);
+    if (!loaded.model) {
+        world.agree([&] { loaded.device = make_device(settings, loaded.placement.threads, world.node_rank()); });
         gather_devices(world, loaded);
         world.agree([&] {
             check_memory(settings, *loaded.device, loaded.ranks_on_device, world.node_size());

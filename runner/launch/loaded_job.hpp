@@ -37,6 +37,8 @@ struct LoadedJob {
     Fingerprints fingerprints;         ///< of data (rank 0's), model, tokenizer, numerics
     bool notices_said = false;         ///< the model's notices were printed
 
+    /// KV memory of this rank in bytes, after everything was loaded.
+    [[nodiscard]] std::int64_t kv_memory_bytes(const Settings& settings) const;
     /// Releases the model and everything that belongs to it, so that another can be loaded; also the data, which only
     /// some ranks of a replica hold.
     void unload();
@@ -45,6 +47,9 @@ struct LoadedJob {
 /// Loads on every rank what is not loaded yet; errors are agreed on. Rank 0 must have `loaded.data` and its fingerprint
 /// already. Collective over the world, which must be split into replicas.
 void load(const World& world, const Settings& settings, LoadedJob& loaded);
+
+/// The part of `load` that needs no data: device, model and draft parts. `loaded.tokenizer` is there already.
+void load_engine(const World& world, const Settings& settings, LoadedJob& loaded);
 
 /// The identity that a checkpoint must have to be read by this job.
 engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,

@@ -108,8 +108,7 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
     loaded_.drafts.give_to(options.draft);
-    options.kv_memory_bytes = loaded_.own_room ? kv_memory_within(settings, *loaded_.device, *loaded_.own_room)
-                                               : kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
+    options.kv_memory_bytes = loaded_.kv_memory_bytes(settings);
     options.kv_host_bytes = host_bytes(settings, *loaded_.device);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());

@@ -524,7 +524,25 @@ def baseline(bench):
     check(summary["drafted"] > summary["accepted"] > 0, f"drafts were accepted and rejected: {summary}")
 
 
+def generate(bench):
+    """longhaul generate in several ranks divides the model among them: one text, printed once."""
+    options = ("--prompt=It is a", "--max-tokens=30", "--ignore-eos", "--threads=1")
+    alone = bench.command("generate", bench.model, *options)
+    check(alone.code == 0 and len(alone.output) > 30, alone.errors)
+    for ranks in (2, 4):
+        done = expect(bench.run(bench.model, ranks, *options, verb="generate"), 0, f"{ranks} ranks")
+        check(done.output == alone.output, f"{ranks} ranks: {done.output!r} instead of {alone.output!r}")
+        check(done.errors.count("longhaul: 30 tokens") == 1, done.errors)
+    for ranks, option, code, error in (
+            (3, "--seed=1", 2, "number of ranks: tensor-parallel: expected 1, 2, 4 or 8, got '3'"),
+            (2, "--seed=x", 2, "command line: seed: expected an integer from 0 to 18446744073709551615, got 'x'"),
+            (2, "--memory=1KiB", 1, "memory: expected memory for keys and values of up to")):
+        done = expect(bench.run(bench.model, ranks, *options, option, verb="generate"), code, option)
+        check(len(done.error_lines()) == 1 and error in done.error_lines()[0], done.errors)
+        check(done.output.strip() == "" and "tokens/s" not in done.errors, "nothing but the error")
+
+
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, verified, stop_one_rank, two_at_once, finished_again, extend, extend_from_damage,
-        failed_items, bad_line, hang, suspended, damaged, logprobs, given_text, baseline, replay)}))
+        failed_items, bad_line, hang, suspended, damaged, logprobs, given_text, baseline, replay, generate)}))
