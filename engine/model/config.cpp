@@ -72,6 +72,26 @@ std::string supported_model_types() {
     return names;
 }
 
+/// Weights of 8 bits with scales (scaled_matrix.hpp) are read; their activations are not quantized.
+void check_quantization(const Section& top) {
+    constexpr std::string_view key = "quantization_config";
+    const Json* found = top.find(key);
+    if (found == nullptr) return;
+    if (!found->is_object()) top.refuse(key, "an object");
+    const Section section{*found, top.file, std::string(key)};
+    const std::string fix = "use the model's unquantized folder, or one of FP8";
+    const std::string method = section.text_or("quant_method", "");
+    if (method != "fp8" && method != "fbgemm_fp8" && method != "compressed-tensors")
+        section.refuse("quant_method", R"("fp8", "fbgemm_fp8", "compressed-tensors" or no quantization)", fix);
+    const std::string format = section.text_or("format", "");
+    const std::string_view formats[] = {"", "float-quantized", "int-quantized", "naive-quantized"};
+    if (std::find(std::begin(formats), std::end(formats), format) == std::end(formats))
+        section.refuse("format", R"("float-quantized", "int-quantized" or "naive-quantized": 8 bits)", fix);
+    if (section.text_or("fmt", "e4m3") != "e4m3") section.refuse("fmt", R"("e4m3")", fix);
+    const Json* block = section.find("weight_block_size");
+    if (block != nullptr && *block != Json::array({128, 128})) section.refuse("weight_block_size", "[128, 128]", fix);
+}
+
 const Architecture& check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
     const Architecture* const found = find_architecture(config.model_type);
@@ -93,10 +113,7 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
                              describe(single ? named->front() : *named));
         }
     }
-    if (top.find("quantization_config") != nullptr) {
-        top.refuse("quantization_config", "a checkpoint of bf16, fp16 or fp32 weights",
-                   "use the model's unquantized folder");
-    }
+    check_quantization(top);
     return *found;
 }
 

@@ -19,9 +19,11 @@ namespace {
 /// Adds a notice if matrices have a type that loses precision in bf16, whatever type config.json names.
 void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
     for (const auto& [name, view] : tensors.tensors()) {
-        if (view.shape.size() != 2 || view.dtype == TensorType::bf16) continue;
-        notices.push_back("model: " + view.dtype_name + " weights (" + name +
-                          ") are rounded to bf16; precision = fp32 keeps them exactly");
+        const bool scaled = view.dtype == TensorType::f8_e4m3 || view.dtype == TensorType::i8;
+        if (view.shape.size() != 2 || !(scaled || view.dtype == TensorType::f16 || view.dtype == TensorType::f32))
+            continue;
+        notices.push_back("model: " + view.dtype_name + (scaled ? " weights times their scales (" : " weights (") +
+                          name + ") are rounded to bf16; precision = fp32 keeps them exactly");
         return;
     }
 }

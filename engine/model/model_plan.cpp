@@ -7,9 +7,11 @@
 #include <cmath>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/model/scaled_matrix.hpp"
 #include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
@@ -68,9 +70,11 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
     for (const WeightPlan& plan : plans) {
         for (const TensorPart& part : plan.parts) {
             try {
-                const bool matrix = plan.matrix != nullptr;
-                static_cast<void>(tensors.require(
-                    part.tensor, matrix ? std::vector{part.rows, part.columns} : std::vector{part.rows}));
+                if (plan.matrix != nullptr) {
+                    static_cast<void>(require_matrix(tensors, part.tensor, part.rows, part.columns));
+                } else {
+                    static_cast<void>(tensors.require(part.tensor, {part.rows}));
+                }
             } catch (const InputError& error) {
                 if (faults.empty() || faults.back() != error.what()) faults.emplace_back(error.what());
             }
@@ -79,10 +83,47 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
     return faults;
 }
 
+namespace {
+
+/// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
+void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    const TensorNames& names = tensor_names(config);
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const std::int64_t count = config.layer(at).experts.count;
+        if (count == 0) continue;
+        const std::string layer = names.layers + std::to_string(at) + ".";
+        const std::string experts = layer + names.experts;
+        for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
+            const auto& [name, view] = *it;
+            if (!name.starts_with(layer)) break;
+            if (name.starts_with(layer + "mlp.shared_expert"))
+                faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
+                                                    "one that all tokens have", "not in this version"));
+            if (!name.starts_with(experts)) continue;
+            std::int64_t number = -1;
+            std::from_chars(name.data() + experts.size(), name.data() + name.size(), number);
+            if (number < 0)
+                faults.push_back(InputError::format(view.file, name, "a tensor for each expert, " + experts + "0 …",
+                                                    "one for all", "save the model in its published form"));
+            if (number >= count)
+                faults.push_back(InputError::format(
+                    view.file, name, "experts 0 to " + std::to_string(count - 1) + ", as config.json says",
+                    "expert " + std::to_string(number), ""));
+        }
+    }
+}
+
+}  // namespace
+
 std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors) {
     Weights weights;
-    return tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
-                         {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers}, tensors);
+    std::vector<std::string> faults;
+    add_expert_faults(config, tensors, faults);
+    for (std::string& fault :
+         tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
+                       {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers}, tensors))
+        faults.push_back(std::move(fault));
+    return faults;
 }
 
 std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
@@ -158,14 +199,21 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
-                                 f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
-                                 act * std::max(heads, split.intermediate);
-    std::int64_t most_experts =
-        0;  // of a row; each has a copy of the row, the sums of its two matmuls, and their input
-    for (const LayerConfig& layer : config.layers) most_experts = std::max(most_experts, layer.experts.per_token);
-    bytes_per_row += most_experts * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
-                                     f32 * config.hidden_size);
+    std::int64_t experts_of_row = 0, router_outputs = 0;
+    bool has_mlp = false;
+    for (const LayerConfig& layer : config.layers) {
+        experts_of_row = std::max(experts_of_row, layer.experts.per_token);
+        router_outputs = std::max(router_outputs, layer.experts.count);
+        has_mlp = has_mlp || layer.experts.count == 0;
+    }
+    // Each expert of a row has a copy of it, the sums of its two matmuls, and the input of the second.
+    const std::int64_t of_experts =
+        f32 * router_outputs +
+        experts_of_row *
+            (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate + f32 * config.hidden_size);
+    const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
+                                       f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
+                                       act * std::max(heads, has_mlp ? split.intermediate : 0) + of_experts;
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 

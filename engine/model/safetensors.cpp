@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -46,18 +47,39 @@ struct DtypeInfo {
 /// All types of the format. A file may contain tensors of types that we do not compute with; only those passed to
 /// `require` must be supported.
 constexpr std::array dtypes = {
-    DtypeInfo{"BF16", 16, TensorType::bf16},        DtypeInfo{"F16", 16, TensorType::f16},
-    DtypeInfo{"F32", 32, TensorType::f32},          DtypeInfo{"F64", 64, TensorType::other},
-    DtypeInfo{"BOOL", 8, TensorType::other},        DtypeInfo{"U8", 8, TensorType::other},
-    DtypeInfo{"I8", 8, TensorType::other},          DtypeInfo{"U16", 16, TensorType::other},
-    DtypeInfo{"I16", 16, TensorType::other},        DtypeInfo{"U32", 32, TensorType::other},
-    DtypeInfo{"I32", 32, TensorType::other},        DtypeInfo{"U64", 64, TensorType::other},
-    DtypeInfo{"I64", 64, TensorType::other},        DtypeInfo{"C64", 64, TensorType::other},
-    DtypeInfo{"F4", 4, TensorType::other},          DtypeInfo{"F6_E2M3", 6, TensorType::other},
-    DtypeInfo{"F8_E5M2", 8, TensorType::other},     DtypeInfo{"F6_E3M2", 6, TensorType::other},
-    DtypeInfo{"F8_E4M3", 8, TensorType::other},     DtypeInfo{"F8_E8M0", 8, TensorType::other},
-    DtypeInfo{"F8_E4M3FNUZ", 8, TensorType::other}, DtypeInfo{"F8_E5M2FNUZ", 8, TensorType::other},
+    DtypeInfo{"BF16", 16, TensorType::bf16},
+    DtypeInfo{"F16", 16, TensorType::f16},
+    DtypeInfo{"F32", 32, TensorType::f32},
+    DtypeInfo{"F64", 64, TensorType::other},
+    DtypeInfo{"BOOL", 8, TensorType::other},
+    DtypeInfo{"U8", 8, TensorType::other},
+    DtypeInfo{"I8", 8, TensorType::i8},
+    DtypeInfo{"U16", 16, TensorType::other},
+    DtypeInfo{"I16", 16, TensorType::other},
+    DtypeInfo{"U32", 32, TensorType::other},
+    DtypeInfo{"I32", 32, TensorType::other},
+    DtypeInfo{"U64", 64, TensorType::other},
+    DtypeInfo{"I64", 64, TensorType::other},
+    DtypeInfo{"C64", 64, TensorType::other},
+    DtypeInfo{"F4", 4, TensorType::other},
+    DtypeInfo{"F6_E2M3", 6, TensorType::other},
+    DtypeInfo{"F8_E5M2", 8, TensorType::other},
+    DtypeInfo{"F6_E3M2", 6, TensorType::other},
+    DtypeInfo{"F8_E4M3", 8, TensorType::f8_e4m3},
+    DtypeInfo{"F8_E8M0", 8, TensorType::other},
+    DtypeInfo{"F8_E4M3FNUZ", 8, TensorType::other},
+    DtypeInfo{"F8_E5M2FNUZ", 8, TensorType::other},
 };
+
+float half_to_float(std::uint16_t half) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
+    const std::uint32_t exponent = half >> 10 & 31U;
+    const std::uint32_t fraction = half & 0x3ffU;
+    if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
+    if (exponent == 0)
+        return std::copysign(static_cast<float>(fraction) * 0x1p-24F, std::bit_cast<float>(sign | 0x3f800000U));
+    return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+}
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
     std::string text = "[";
@@ -415,6 +437,13 @@ bool SafetensorsFolder::contains(const std::string& name) const {
 }
 
 const TensorView& SafetensorsFolder::require(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    const TensorView& view = require_shape(name, shape);
+    if (!is_float(view.dtype)) throw InputError(view.file, name, "BF16, F16 or F32", view.dtype_name);
+    return view;
+}
+
+const TensorView& SafetensorsFolder::require_shape(const std::string& name,
+                                                   const std::vector<std::int64_t>& shape) const {
     const auto found = state_->tensors.find(name);
     if (found == state_->tensors.end()) {
         throw InputError(state_->label, name, "a tensor of shape " + shape_text(shape), "none of that name");
@@ -424,7 +453,6 @@ const TensorView& SafetensorsFolder::require(const std::string& name, const std:
         throw InputError(view.file, name, "shape " + shape_text(shape) + ", as config.json says",
                          shape_text(view.shape));
     }
-    if (view.dtype == TensorType::other) throw InputError(view.file, name, "BF16, F16 or F32", view.dtype_name);
     return view;
 }
 
@@ -435,6 +463,18 @@ void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_byte
     const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) % page_bytes();
     auto* const first = const_cast<std::byte*>(begin) - before;  // madvise takes a non-const pointer but does not write
     ::madvise(first, static_cast<std::size_t>(before + num_bytes), MADV_DONTNEED);  // advice: may fail
+}
+
+float element_of(const TensorView& tensor, std::int64_t i) {
+    if (tensor.dtype == TensorType::f32) {
+        float value;
+        std::memcpy(&value, tensor.data + i * 4, sizeof value);
+        return value;
+    }
+    std::uint16_t bits;
+    std::memcpy(&bits, tensor.data + i * 2, sizeof bits);
+    if (tensor.dtype == TensorType::f16) return half_to_float(bits);
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name) {

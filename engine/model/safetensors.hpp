@@ -11,7 +11,11 @@
 
 namespace longhaul::engine {
 
-enum class TensorType { bf16, f16, f32, other };
+enum class TensorType { bf16, f16, f32, f8_e4m3, i8, other };
+
+constexpr bool is_float(TensorType type) {
+    return type == TensorType::bf16 || type == TensorType::f16 || type == TensorType::f32;
+}
 
 /// A view of one tensor inside a mapped file; valid while its SafetensorsFolder lives. Row-major.
 struct TensorView {
@@ -22,6 +26,9 @@ struct TensorView {
     std::int64_t num_bytes = 0;
     std::string file;  ///< for messages
 };
+
+/// Element i of a tensor of floats (is_float), as they lie in memory.
+float element_of(const TensorView& tensor, std::int64_t i);
 
 /// The values of a tensor of one dimension and type I64. Throws InputError.
 std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name);
@@ -42,6 +49,9 @@ class SafetensorsFolder {
     /// Returns the tensor `name`, which must have exactly `shape` and type BF16, F16 or F32. Throws InputError naming
     /// both shapes.
     [[nodiscard]] const TensorView& require(const std::string& name, const std::vector<std::int64_t>& shape) const;
+    /// The same for any type.
+    [[nodiscard]] const TensorView& require_shape(const std::string& name,
+                                                  const std::vector<std::int64_t>& shape) const;
     [[nodiscard]] bool contains(const std::string& name) const;
 
     /// Tells the operating system that the pages of these bytes are no longer needed; they are read from the file again

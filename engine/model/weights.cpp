@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/model/scaled_matrix.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -18,27 +20,6 @@ using kernels::WeightRows;
 
 DType to_dtype(TensorType type) {
     return type == TensorType::bf16 ? DType::bf16 : type == TensorType::f16 ? DType::f16 : DType::f32;
-}
-
-float half_to_float(std::uint16_t half) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
-    const std::uint32_t exponent = half >> 10 & 31U;
-    const std::uint32_t fraction = half & 0x3ffU;
-    if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
-    if (exponent == 0)
-        return std::copysign(static_cast<float>(fraction) * 0x1p-24F, std::bit_cast<float>(sign | 0x3f800000U));
-    return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-float element(const std::byte* data, TensorType type, std::int64_t i) {
-    if (type == TensorType::f32) {
-        float value;
-        std::memcpy(&value, data + i * 4, sizeof value);
-        return value;
-    }
-    std::uint16_t bits;
-    std::memcpy(&bits, data + i * 2, sizeof bits);
-    return type == TensorType::f16 ? half_to_float(bits) : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 std::int64_t bytes(const Matrix& matrix) {
@@ -76,10 +57,6 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
     }
     return values;
 }
-
-}  // namespace
-
-namespace {
 
 std::int64_t bytes_without_experts(const LayerWeights& w) {
     return bytes(w.qkv) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router);
@@ -173,6 +150,14 @@ class FolderSource::Listener final : public kernels::PackListener {
     std::atomic<bool> bad_{false};
 };
 
+/// The rows of `part` in the file.
+static std::span<const std::byte> bytes_of(const TensorPart& part, const MatrixView& view) {
+    const TensorView& elements = *view.elements;
+    const std::int64_t row_bytes = part.columns * (elements.num_bytes / (part.rows * part.columns));
+    return {elements.data + std::min(part.first_row, part.last_row()) * row_bytes,
+            static_cast<std::size_t>(part.present_rows() * row_bytes)};
+}
+
 FolderSource::FolderSource(const SafetensorsFolder& folder) : folder_(folder) {}
 FolderSource::~FolderSource() = default;
 
@@ -181,30 +166,42 @@ void FolderSource::announce(const std::vector<WeightPlan>& plans) {
     for (const WeightPlan& plan : plans) {
         if (plan.matrix == nullptr) continue;  // vectors are only a page or two
         for (const TensorPart& part : plan.parts) {
-            const WeightRows rows = rows_of(part);
-            const std::int64_t row_bytes = rows.row_stride * static_cast<std::int64_t>(kernels::bytes_of(rows.dtype));
-            ranges.emplace_back(rows.data, static_cast<std::size_t>(rows.num_rows * row_bytes));
+            ranges.push_back(bytes_of(part, require_matrix(folder_, part.tensor, part.rows, part.columns)));
         }
     }
     ahead_ = std::make_unique<ReadAhead>(std::move(ranges));
 }
 
-WeightRows FolderSource::rows_of(const TensorPart& part) const {
-    const TensorView& view = folder_.require(part.tensor, {part.rows, part.columns});
-    const DType dtype = to_dtype(view.dtype);
-    return {.data = view.data + std::min(part.first_row, part.last_row()) * part.columns *
-                                    static_cast<std::int64_t>(kernels::bytes_of(dtype)),
-            .dtype = dtype,
+WeightRows FolderSource::matrix(const TensorPart& part) {
+    const MatrixView view = require_matrix(folder_, part.tensor, part.rows, part.columns);
+    if (view.scales != nullptr) return scaled_matrix(part, view);
+    return {.data = bytes_of(part, view).data(),
+            .dtype = to_dtype(view.elements->dtype),
             .num_rows = part.present_rows(),
             .row_stride = part.columns,
             .first_column = part.first_column,
-            .num_columns = part.num_columns};
+            .num_columns = part.num_columns,
+            .listener = &listeners_.emplace_back(part.tensor, ahead_.get())};
 }
 
-WeightRows FolderSource::matrix(const TensorPart& part) {
-    WeightRows rows = rows_of(part);
-    rows.listener = &listeners_.emplace_back(part.tensor, ahead_.get());
-    return rows;
+WeightRows FolderSource::scaled_matrix(const TensorPart& part, const MatrixView& view) {
+    const std::int64_t num_rows = part.present_rows();
+    scaled_.push_back(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(num_rows * part.num_columns)));
+    float* const rows = scaled_.back().get();
+    const bool finite = multiply_by_scales(view,
+                                           {.first_row = part.first_row,
+                                            .num_rows = num_rows,
+                                            .first_column = part.first_column,
+                                            .num_columns = part.num_columns},
+                                           rows);
+    const std::span<const std::byte> read = bytes_of(part, view);
+    listeners_.emplace_back(part.tensor, ahead_.get()).packed(read.data(), read.size(), finite);
+    return {.data = reinterpret_cast<const std::byte*>(rows),
+            .dtype = DType::f32,
+            .num_rows = num_rows,
+            .row_stride = part.num_columns,
+            .first_column = 0,
+            .num_columns = part.num_columns};
 }
 
 std::vector<float> FolderSource::vector(const TensorPart& part) {
@@ -212,7 +209,7 @@ std::vector<float> FolderSource::vector(const TensorPart& part) {
     std::vector<float> values(static_cast<std::size_t>(part.present_rows()));
     bool finite = true;
     for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = element(view.data, view.dtype, part.first_row + static_cast<std::int64_t>(i));
+        values[i] = element_of(view, part.first_row + static_cast<std::int64_t>(i));
         finite = finite && std::isfinite(values[i]);
     }
     listeners_.emplace_back(part.tensor, nullptr).packed(view.data, static_cast<std::size_t>(view.num_bytes), finite);

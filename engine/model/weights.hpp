@@ -115,6 +115,7 @@ struct TensorPart {
 };
 
 struct TensorNames;
+struct MatrixView;
 
 /// How one matrix or vector of a rank is built: stacked parts of tensors. Exactly one of `matrix` and `vector` is set.
 struct WeightPlan {
@@ -184,17 +185,19 @@ class FolderSource final : public TensorSource {
     void announce(const std::vector<WeightPlan>& plans) override;
     kernels::WeightRows matrix(const TensorPart& part) override;
     std::vector<float> vector(const TensorPart& part) override;
+    void done() override { scaled_.clear(); }
 
     /// Names of tensors read so far that contain NaN or infinity.
     [[nodiscard]] std::vector<std::string> bad_tensors() const;
 
   private:
     class Listener;
-    [[nodiscard]] kernels::WeightRows rows_of(const TensorPart& part) const;
+    kernels::WeightRows scaled_matrix(const TensorPart& part, const MatrixView& view);
 
     const SafetensorsFolder& folder_;
     std::unique_ptr<ReadAhead> ahead_;
-    std::deque<Listener> listeners_;  ///< one per matrix() or vector() call
+    std::deque<Listener> listeners_;                ///< one per matrix() or vector() call
+    std::vector<std::unique_ptr<float[]>> scaled_;  ///< matrices multiplied by their scales, until `done`
 };
 
 /// Small random bf16 weights, determined by the seed and the tensor's name; vectors are ones.

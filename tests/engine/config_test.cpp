@@ -361,6 +361,10 @@ TEST(Config, MixtralHasExpertsInAllLayers) {
         EXPECT_EQ(config.layer(at).attention_window, 0);
     }
     EXPECT_EQ(config.expert_intermediate_size, config.intermediate_size);
+    const ModelConfig defaults =
+        load_family("mixtral", "MixtralForCausalLM", R"({"rope_theta": "DELETE", "rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(defaults.rope().theta, 1e6);
+    EXPECT_EQ(defaults.norm_eps, 1e-5);
     EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * 3 * 64 * 172)
         << "four of six experts in two layers";
 }
@@ -411,7 +415,7 @@ const BadFamily bad_families[] = {
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": 1})",
      "mlp_only_layers: expected an array of layers, numbers from 0 to 1, got 1"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [1], "decoder_sparse_step": 2})",
-     "mlp_only_layers: expected a layer that is not in it and has experts, got an array of 1"},
+     "mlp_only_layers and decoder_sparse_step: expected a layer that they leave its experts, got none"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"moe_intermediate_size": 0})",
      "moe_intermediate_size: expected an integer from 1 to 1048576, got 0"},
 };
@@ -453,8 +457,17 @@ const BadConfig bad_configs[] = {
      R"(architectures: expected ["LlamaForCausalLM"], got "LlamaForCausalLM")"},
     {R"({"architectures": []})", R"(architectures: expected ["LlamaForCausalLM"], got an array of 0)"},
     {R"({"quantization_config": {"quant_method": "awq"}})",
-     "quantization_config: expected a checkpoint of bf16, fp16 or fp32 weights, got an object of 1; use the model's "
-     "unquantized folder"},
+     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors" or no quantization, got )"
+     R"("awq"; use the model's unquantized folder, or one of FP8)"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})",
+     R"(quantization_config.format: expected "float-quantized", "int-quantized" or "naive-quantized": 8 bits, got )"
+     R"("pack-quantized"; use the model's unquantized folder, or one of FP8)"},
+    {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}})",
+     "quantization_config.weight_block_size: expected [128, 128], got an array of 2; use the model's unquantized "
+     "folder, or one of FP8"},
+    {R"({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}})",
+     R"(quantization_config.fmt: expected "e4m3", got "e5m2"; use the model's unquantized folder, or one of FP8)"},
+    {R"({"quantization_config": 8})", "quantization_config: expected an object, got 8"},
     {R"({"hidden_act": "gelu"})", R"(hidden_act: expected "silu", got "gelu")"},
     {R"({"torch_dtype": "float8"})", R"(torch_dtype: expected "bfloat16", "float16" or "float32", got "float8")"},
     {R"({"dtype": "int8"})", R"(dtype: expected "bfloat16", "float16" or "float32", got "int8")"},

@@ -40,6 +40,7 @@ class Model:
     generation: dict = dataclasses.field(default_factory=dict)
     prompt: int = 0  # if above 0: the greedy continuation of so many tokens is in the golden
     headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
+    scaled: str = ""  # matrices of 8 bits with scales: a key of SCALED
 
 
 # Small, but head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
@@ -120,6 +121,14 @@ MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "nu
            "num_key_value_heads": 4, "head_dim": None, "intermediate_size": 24, "num_local_experts": 4,
            "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False}  # fmt: skip
 
+# Matrices of the layers as elements of 8 bits and scales: quantization_config, name of the scales, element type.
+SCALED = {
+    "block": ({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+              "_scale_inv", torch.float8_e4m3fn),
+    "channel": ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "_scale", torch.float8_e4m3fn),
+    "int8": ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "_scale", torch.int8),
+}  # fmt: skip
+
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
     Model("llama-default", EIGHT_HEADS, num_tokens=700),
@@ -197,6 +206,11 @@ MODELS = [
     Model("qwen3-moe-modern", QWEN3_MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False,
                                            "num_experts": 6, "num_experts_per_tok": 2}, modern=True),
     Model("mixtral", MIXTRAL, 600, prompt=50),
+    # 136 rows and columns: two blocks of scales.
+    Model("qwen3-fp8", QWEN3 | {"hidden_size": 136, "intermediate_size": 40, "num_hidden_layers": 1}, scaled="block"),
+    Model("qwen3-moe-fp8", QWEN3_MOE, weights_of="qwen3-moe", scaled="channel"),
+    Model("qwen2-int8", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None,
+                         "rms_norm_eps": 1e-06}, weights_of="qwen2", scaled="int8"),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -266,6 +280,40 @@ def published_experts(tensors, model_type):
     return separate
 
 
+def quantized(tensors, scheme):
+    """`tensors` as the scheme stores them, and what these stand for."""
+    _, suffix, dtype = SCALED[scheme]
+    stored, meant = {}, {}
+    for name, tensor in tensors.items():
+        stored[name] = meant[name] = tensor
+        if tensor.dim() != 2 or ".layers." not in name or name.endswith("mlp.gate.weight"):
+            continue
+        rows, columns = tensor.shape
+        edge = (128, 128) if scheme == "block" else (1, columns)
+        grid = (-(-rows // edge[0]), -(-columns // edge[1]))
+        padded = torch.zeros(grid[0] * edge[0], grid[1] * edge[1])
+        padded[:rows, :columns] = tensor
+        greatest = padded.view(grid[0], edge[0], grid[1], edge[1]).abs().amax(dim=(1, 3))
+        scales = (greatest / (127 if dtype == torch.int8 else 448)).to(torch.bfloat16)
+        spread = scales.float().repeat_interleave(edge[0], 0).repeat_interleave(edge[1], 1)[:rows, :columns]
+        elements = (tensor / spread).round().clamp(-127, 127) if dtype == torch.int8 else (tensor / spread).clamp(-448, 448)
+        stored[name], stored[name + suffix] = elements.to(dtype), scales
+        meant[name] = elements.to(dtype).float() * spread
+    return stored, meant
+
+
+def write_scaled_model(spec, folder, plain, state):
+    """Writes the folder with scales, and `plain` with what its matrices stand for, which transformers computes with."""
+    config = without_none(SMALL | spec.config)
+    stored, meant = quantized(published_experts({n: t.contiguous() for n, t in state.items()}, config["model_type"]), spec.scaled)
+    if config["tie_word_embeddings"]:
+        del stored["lm_head.weight"], meant["lm_head.weight"]
+    for place, tensors in ((folder, stored), (plain, meant)):
+        safetensors.torch.save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+    write_json(plain / "config.json", config)
+    write_json(folder / "config.json", config | {"quantization_config": SCALED[spec.scaled][0]})
+
+
 def write_model(spec, folder, state):
     """Writes the folder in published form; config.json by hand in the older form, by transformers in the newer."""
     config = without_none(SMALL | spec.config)
@@ -323,9 +371,10 @@ def golden_positions(num_tokens):
     return sorted({position for position in wanted if position < num_tokens})
 
 
-def write_golden(spec, folder, tokens):
+def write_golden(spec, folder, tokens, plain=None):
+    """`plain`: the folder that transformers reads, if it is another."""
     positions = golden_positions(spec.num_tokens)
-    results = {"logits": logits(folder, torch.float32, tokens, positions)}
+    results = {"logits": logits(plain or folder, torch.float32, tokens, positions)}
     if spec.dtype == torch.bfloat16:
         results["logits_bf16"] = logits(folder, torch.bfloat16, tokens, positions)
     lines = [f'"tokens": {json.dumps(tokens)}', f'"positions": {json.dumps(positions)}']
@@ -355,10 +404,15 @@ def make_models(root, prefix):
                 model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(scratch), dtype=torch.float32)
             random_weights(model, generator)
             state = states[spec.name] = model.state_dict()
-        write_model(spec, folder, state)
         vocab_size = spec.config.get("vocab_size", SMALL["vocab_size"])
         tokens = torch.randint(vocab_size, (spec.num_tokens,), generator=torch.Generator().manual_seed(7)).tolist()
-        write_golden(spec, folder, tokens)
+        if not spec.scaled:
+            write_model(spec, folder, state)
+            write_golden(spec, folder, tokens)
+            continue
+        with tempfile.TemporaryDirectory() as plain:
+            write_scaled_model(spec, folder, pathlib.Path(plain), state)
+            write_golden(spec, folder, tokens, plain)
 
 
 def make_demo(path, folder):

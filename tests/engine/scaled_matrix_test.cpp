@@ -1,0 +1,144 @@
+// Matrices of 8 bits with scales: values worked out by hand, every shape of scales, any part, and what is refused.
+// Whole models with them: parity_test.cpp.
+#include "engine/model/scaled_matrix.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+struct StoredTensor {
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::string bytes;
+};
+
+std::string f32_bytes(const std::vector<float>& values) {
+    std::string bytes(values.size() * sizeof(float), '\0');
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+}
+
+/// A folder with one file of the given tensors.
+class TensorFolder {
+  public:
+    explicit TensorFolder(const std::map<std::string, StoredTensor>& tensors) {
+        static int count = 0;
+        path_ = std::filesystem::temp_directory_path() /
+                ("longhaul-scaled-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+        std::filesystem::create_directories(path_);
+        Json header = Json::object();
+        std::string data;
+        for (const auto& [name, tensor] : tensors) {
+            header[name] = {{"dtype", tensor.dtype},
+                            {"shape", tensor.shape},
+                            {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+            data += tensor.bytes;
+        }
+        std::string text = header.dump();
+        std::uint64_t length = text.size();
+        std::string prefix(8, '\0');
+        std::memcpy(prefix.data(), &length, 8);
+        std::ofstream(path_ / "model.safetensors", std::ios::binary) << prefix << text << data;
+        tensors_ = std::make_unique<SafetensorsFolder>(SafetensorsFolder::open(path_));
+    }
+    ~TensorFolder() { std::filesystem::remove_all(path_); }
+
+    [[nodiscard]] const SafetensorsFolder& tensors() const { return *tensors_; }
+    [[nodiscard]] std::string complaint(const std::string& name, std::int64_t rows, std::int64_t columns) const {
+        try {
+            static_cast<void>(require_matrix(*tensors_, name, rows, columns));
+        } catch (const InputError& error) {
+            std::string line = error.what();
+            return line.substr(line.find(": ") + 2);
+        }
+        return "(none)";
+    }
+
+  private:
+    std::filesystem::path path_;
+    std::unique_ptr<SafetensorsFolder> tensors_;
+};
+
+std::vector<float> values_of(const TensorFolder& folder, std::int64_t rows, std::int64_t columns,
+                             const MatrixRange& range, bool finite = true) {
+    std::vector<float> out(static_cast<std::size_t>(range.num_rows * range.num_columns));
+    EXPECT_EQ(multiply_by_scales(require_matrix(folder.tensors(), "w", rows, columns), range, out.data()), finite);
+    return out;
+}
+
+TEST(ScaledMatrix, ElementsAreThoseOfTheFormats) {
+    const TensorFolder f8(
+        {{"w", {"F8_E4M3", {2, 4}, "\x38\x7e\x01\x08\xb8\xfe\x81\x80"}}, {"w_scale", {"F32", {1}, f32_bytes({1})}}});
+    EXPECT_EQ(values_of(f8, 2, 4, {0, 2, 0, 4}), (std::vector<float>{1, 448, 0x1p-9F, 0x1p-6F, -1, -448, -0x1p-9F, 0}));
+    const TensorFolder i8(
+        {{"w", {"I8", {1, 4}, std::string("\x00\x7f\x80\xff", 4)}}, {"w_scale", {"F32", {1, 1}, f32_bytes({0.5F})}}});
+    EXPECT_EQ(values_of(i8, 1, 4, {0, 1, 0, 4}), (std::vector<float>{0, 63.5F, -64, -0.5F}));
+}
+
+TEST(ScaledMatrix, NanIsNotHidden) {
+    for (const char* bytes : {"\x7f\x38", "\x38\xff"}) {
+        const TensorFolder folder({{"w", {"F8_E4M3", {1, 2}, bytes}}, {"w_scale", {"F32", {1}, f32_bytes({1})}}});
+        values_of(folder, 1, 2, {0, 1, 0, 2}, false);
+    }
+    const TensorFolder scale({{"w", {"F8_E4M3", {1, 1}, "\x38"}}, {"w_scale", {"F32", {1}, f32_bytes({INFINITY})}}});
+    values_of(scale, 1, 1, {0, 1, 0, 1}, false);
+}
+
+/// 300 x 200 ones times a scale of its row, or of its block of 128 x 128; of all, and of a part that begins and ends
+/// within blocks.
+TEST(ScaledMatrix, EveryElementHasItsScale) {
+    constexpr std::int64_t rows = 300, columns = 200;
+    const std::string ones(rows * columns, '\x38');
+    std::vector<float> by_row, by_block;
+    for (int i = 0; i < rows; ++i) by_row.push_back(static_cast<float>(1 + i));
+    for (int i = 0; i < 6; ++i) by_block.push_back(static_cast<float>(10 + i));
+    const TensorFolder rowwise(
+        {{"w", {"F8_E4M3", {rows, columns}, ones}}, {"w_scale", {"F32", {rows, 1}, f32_bytes(by_row)}}});
+    const TensorFolder blocks(
+        {{"w", {"F8_E4M3", {rows, columns}, ones}}, {"w_scale_inv", {"F32", {3, 2}, f32_bytes(by_block)}}});
+    for (const MatrixRange& range : {MatrixRange{0, rows, 0, columns}, MatrixRange{100, 170, 60, 139},
+                                     MatrixRange{299, 1, 199, 1}, MatrixRange{5, 0, 0, 7}}) {
+        const std::vector<float> of_row = values_of(rowwise, rows, columns, range);
+        const std::vector<float> of_block = values_of(blocks, rows, columns, range);
+        for (std::int64_t i = 0; i < range.num_rows * range.num_columns; ++i) {
+            const std::int64_t row = range.first_row + i / range.num_columns;
+            const std::int64_t column = range.first_column + i % range.num_columns;
+            ASSERT_EQ(of_row[i], by_row[row]);
+            ASSERT_EQ(of_block[i], by_block[row / 128 * 2 + column / 128]);
+        }
+    }
+}
+
+TEST(ScaledMatrix, RefusesWhatItCannotRead) {
+    const StoredTensor w{"F8_E4M3", {2, 3}, "\x38\x38\x38\x38\x38\x38"};
+    const auto complaint = [&](const std::map<std::string, StoredTensor>& others, std::int64_t rows = 2) {
+        std::map<std::string, StoredTensor> all = others;
+        all["w"] = w;
+        return TensorFolder(all).complaint("w", rows, 3);
+    };
+    EXPECT_EQ(complaint({}), "w: expected scales in w_scale_inv or _scale, as elements of F8_E4M3 need, got none");
+    EXPECT_EQ(complaint({{"w_scale", {"F32", {3}, f32_bytes({1, 1, 1})}}}),
+              "w: expected scales of shape [1], [2, 1] or [1, 1], got [3]");
+    EXPECT_EQ(complaint({{"w_scale", {"I8", {1}, "\x01"}}}), "w: expected scales of BF16, F16 or F32, got I8");
+    EXPECT_EQ(complaint({{"w_scale", {"F32", {1}, f32_bytes({1})}}, {"w_zero_point", {"I8", {1}, "\x01"}}}),
+              "w_zero_point: expected none: elements times scales, got a tensor of that name");
+    EXPECT_EQ(complaint({{"w_scale", {"F32", {1}, f32_bytes({1})}}}, 4),
+              "w: expected shape [4, 3], as config.json says, got [2, 3]");
+    const TensorFolder packed({{"w", {"I32", {1, 1}, "abcd"}}});
+    EXPECT_EQ(packed.complaint("w", 1, 1), "w: expected BF16, F16 or F32, got I32");
+    EXPECT_EQ(packed.complaint("v", 1, 1), "v: expected a tensor of shape [1, 1], got none of that name");
+}
+
+}  // namespace
+}  // namespace longhaul::engine
