@@ -46,16 +46,6 @@ constexpr DType act_type(DType dtype) {
 class Device;
 class TokenChooser;  // kernels/token_chooser.hpp
 
-struct Matrix;
-
-/// One of Device::matmuls; shapes as in Device::matmul.
-struct MatmulCall {
-    const Matrix* w = nullptr;
-    const std::byte* x = nullptr;
-    std::int64_t num_rows = 0;
-    float* y = nullptr;
-};
-
 /// A term of Device::weighted_sums.
 struct WeightedRow {
     std::int32_t row = 0;
@@ -137,6 +127,14 @@ struct Matrix {
     std::int64_t slice_length = 0;  ///< even
     bool gated = false;             ///< made by pack_gated: only for gated_matmul
     Buffer data;
+};
+
+/// One of Device::matmuls; shapes as in Device::matmul.
+struct MatmulCall {
+    const Matrix* w = nullptr;
+    const std::byte* x = nullptr;
+    std::int64_t num_rows = 0;
+    float* y = nullptr;
 };
 
 /// Geometry of the paged KV cache on one rank. Layers that see different stretches of the text have a layout each; the

@@ -130,7 +130,7 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     if (config.layer.learned_positions || target.learned_positions)
         throw InputError(config.file, "model_type", "a layer and a target of Llama's family",
                          target.learned_positions ? "a target of OPT" : "a layer of OPT",
-                         "draft = " + method.name + " drafts for Llama and Qwen2");
+                         "draft = " + method.name + " drafts for models with rotary positions");
     refuse("num_hidden_layers", 1, config.layer.num_layers,
            "draft = " + method.name + " takes a draft layer, not a language model");
     check_kind(json, config, method);
@@ -160,7 +160,10 @@ std::int64_t DraftLayerConfig::num_parameters() const {
     const std::int64_t fused = has_own_head() ? std::ssize(tap_layers) : 2;
     const std::int64_t attention =
         ((1 + inputs) * layer.num_heads + 2 * inputs * layer.num_kv_heads) * layer.head_dim * hidden;
-    const std::int64_t mlp = (layer.layers.front().num_up() + 1) * layer.intermediate_size * hidden;
+    const LayerConfig& kind = layer.layers.front();
+    const std::int64_t mlp_width =
+        kind.experts.count > 0 ? kind.experts.per_token * layer.expert_intermediate_size : layer.intermediate_size;
+    const std::int64_t mlp = (kind.num_up() + 1) * mlp_width * hidden;
     const std::int64_t info = token_info_rank * (hidden + std::ssize(info_tokens));
     return fused * hidden * hidden + attention + mlp + info;
 }

@@ -51,8 +51,8 @@ struct ComputeContext {
     Scratch queries;
     Scratch attended;  ///< input of a block's second matmul
     Scratch sum;       ///< output of a block
-    Scratch expert_inputs,
-        expert_sums;  ///< rows of the block's input, and of its output, one for each of their experts
+    /// Rows of a block's input, and of its output, one for each of their experts.
+    Scratch expert_inputs, expert_sums;
 
     /// Matmul input, act [num_rows, padded width]: the rows, rounded.
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);

@@ -70,7 +70,7 @@ struct LayerConfig {
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     RopeConfig rope{};
-    ExpertConfig experts{};  ///< each with an MLP of expert_intermediate_size; needs `gated`, excludes mlp_bias
+    ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
 
     /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
@@ -87,8 +87,8 @@ struct LayerPlace {
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
-    std::int64_t intermediate_size = 0;         ///< of MLPs that are not an expert's
-    std::int64_t expert_intermediate_size = 0;  ///< 0: the model has no experts
+    std::int64_t intermediate_size = 0;         ///< of layers without experts
+    std::int64_t expert_intermediate_size = 0;  ///< of each expert; 0: no layer has any
     std::int64_t num_layers = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;

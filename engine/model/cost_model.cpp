@@ -141,8 +141,8 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
             model.forward_attention(pass_of(make_rows(model, rows, context)), next_layer());
         };
     };
-    model.forward_layers(pass_of(make_rows(model, 1, base_context)), next_layer(),
-                         1);  // warm-up: allocates scratch memory
+    // A first pass allocates scratch memory.
+    model.forward_layers(pass_of(make_rows(model, 1, base_context)), next_layer(), 1);
     // Each of the times below includes the per-pass work before the layers.
     const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(pass_of(make_rows(model, rows, base_context)), 0, 0);

@@ -21,7 +21,7 @@ struct ExpertRouting {
 
 /// Each row goes to the experts with its highest logits; of equal logits the lower expert wins, and NaN counts as
 /// -infinity. Weights are softmax over all logits, or over the chosen ones if `experts.normalized`; NaN in a row that
-/// has NaN or infinity. logits: [rows, experts], host memory.
+/// has NaN or +infinity. logits: [rows, experts], host memory.
 ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts);
 
 }  // namespace longhaul::engine

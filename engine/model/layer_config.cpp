@@ -92,9 +92,9 @@ std::vector<bool> layers_with_experts(const Section& top, std::int64_t num_layer
     return sparse;
 }
 
-void read_common(const Section& top, ModelConfig& config) {
+void read_common(const Section& top, ModelConfig& config, double default_theta = 1e4) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
-    config.layers.front().rope = read_rope(rope_section(top), top, config, 1e4);
+    config.layers.front().rope = read_rope(rope_section(top), top, config, default_theta);
 }
 
 }  // namespace
@@ -139,13 +139,14 @@ void read_qwen3_layers(const Section& top, ModelConfig& config) {
 
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
     read_qwen3_attention(top, config);
-    if (top.flag("use_sliding_window")) read_windows(top, window_of(top, 4096), config);
+    if (top.flag("use_sliding_window")) config.layers.front().attention_window = window_of(top, 4096);
     const bool modern = top.find("num_local_experts") != nullptr;  // as transformers 5 writes it
     ExpertConfig experts = read_experts(top, config, modern ? "num_local_experts" : "num_experts", 128, 8);
     experts.normalized = top.flag("norm_topk_prob");
     const std::vector<bool> sparse = layers_with_experts(top, config.num_layers);
     if (std::find(sparse.begin(), sparse.end(), true) == sparse.end())
-        top.refuse("mlp_only_layers", "a layer that is not in it and has experts");
+        throw InputError(top.file, "mlp_only_layers and decoder_sparse_step", "a layer that they leave its experts",
+                         "none");
     config.expert_intermediate_size = top.size_or("moe_intermediate_size", 768, max_intermediate_size);
     config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
     for (std::size_t layer = 0; layer < sparse.size(); ++layer) {
@@ -159,11 +160,11 @@ void read_mistral_layers(const Section& top, ModelConfig& config) {
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {
-    read_common(top, config);
-    read_windows(top, window_of(top, 0), config);
-    const ExpertConfig experts = read_experts(top, config, "num_local_experts", 8, 2);
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().attention_window = window_of(top, 0);
+    config.layers.front().experts = read_experts(top, config, "num_local_experts", 8, 2);
     config.expert_intermediate_size = config.intermediate_size;
-    for (LayerConfig& layer : config.layers) layer.experts = experts;
 }
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {

@@ -195,9 +195,18 @@ def train(args):
 # --- export ---
 
 
+def config_of_layer(target):
+    """The target's config.json as that of its draft layer, which has one MLP where the target may have experts."""
+    config = json.loads((pathlib.Path(target) / "config.json").read_text())
+    if config["model_type"] in ("qwen3_moe", "mixtral"):
+        config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    config.pop("quantization_config", None)  # the layer's weights are not those of the target
+    return config
+
+
 def export(args):
     saved = torch.load(args.state, weights_only=True)
-    config = json.loads((pathlib.Path(args.target) / "config.json").read_text())
+    config = config_of_layer(args.target)
     config |= {"num_hidden_layers": 1, "bias": True} | saved.get("config", {})
     write_folder(args.out, config, saved["layer"])
 

@@ -54,6 +54,10 @@ void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride
         if (call.num_rows == 0) continue;
         if (is_interleaved(*call.w)) throw std::logic_error("matmuls: a gated matrix needs gated_matmul");
         check_matmul(*call.w, x_stride, call.num_rows);
+        const Matrix& first = *calls.front().w;
+        if (call.w->dtype != first.dtype || call.w->num_outputs != first.num_outputs ||
+            call.w->num_slices != first.num_slices || call.w->slice_length != first.slice_length)
+            throw std::logic_error("matmuls: matrices of several types or shapes");
         if (!parts.empty() && rows_of(parts) + call.num_rows > block_rows) multiply_collected();
         outputs.push_back({.sums = call.y});
         parts.push_back({.w = call.w,

@@ -221,8 +221,8 @@ BenchTable bench_decoders(BenchSetup& setup) {
     std::vector<DecoderTimes> lines = decoders(setup);  // before models are made: the command line may be wrong
     engine::ModelConfig shape = bench_shape(setup.draft_shape);
     shape.vocab_size = setup.shape.vocab_size;
-    const double ratio =
-        static_cast<double>(engine::num_parameters(shape)) / static_cast<double>(engine::num_parameters(setup.shape));
+    const double ratio = static_cast<double>(engine::num_active_parameters(shape)) /
+                         static_cast<double>(engine::num_active_parameters(setup.shape));
     char about[64];
     std::snprintf(about, sizeof about, "ratio of parameters %.4f", ratio);
     BenchTable table{.title = ", drafts of shape " + setup.draft_shape + " with the target's vocabulary, " + about +

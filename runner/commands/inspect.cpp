@@ -71,7 +71,7 @@ Json describe_groups(const engine::ModelConfig& config) {
     return groups;
 }
 
-/// Of a mixture of experts: a line per layer would say the same many times.
+/// Of a mixture of experts: the layers that have any have the same.
 Json describe_experts(const engine::ModelConfig& config) {
     std::int64_t layers = 0;
     engine::ExpertConfig experts;
@@ -83,6 +83,7 @@ Json describe_experts(const engine::ModelConfig& config) {
     return {{"layers", layers},
             {"count", experts.count},
             {"per_token", experts.per_token},
+            {"normalized", experts.normalized},
             {"intermediate_size", config.expert_intermediate_size},
             {"active_parameters", engine::num_active_parameters(config)}};
 }
@@ -97,7 +98,9 @@ Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
 /// Settings that a model and a draft layer have in common.
 void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["hidden_size"] = config.hidden_size;
-    json["intermediate_size"] = config.intermediate_size;
+    const auto is_dense = [](const engine::LayerConfig& layer) { return layer.experts.count == 0; };
+    if (std::any_of(config.layers.begin(), config.layers.end(), is_dense))
+        json["intermediate_size"] = config.intermediate_size;
     json["query_heads"] = config.num_heads;
     json["kv_heads"] = config.num_kv_heads;
     json["head_dim"] = config.head_dim;
