@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "engine/model/expert_routing.hpp"
-
 namespace longhaul::engine {
 namespace {
 
@@ -199,6 +197,29 @@ void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, floa
     context_.sums.all_reduce(out, num_rows_ * config_.hidden_size);
 }
 
+ExpertRouting DecoderLayers::choose_experts(std::int64_t layer, const std::byte* input) {
+    const Matrix& router = weights_[layer].router;
+    std::vector<float> logits(static_cast<std::size_t>(num_rows_ * router.num_outputs));
+    float* on_device = context_.projected.floats(std::ssize(logits));
+    context_.device.matmul(router, input, router.num_inputs, num_rows_, on_device);
+    context_.device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device),
+                             logits.size() * sizeof(float));
+    return route(logits, config_.layer(layer).experts);
+}
+
+// y = what `matrix` of each expert makes of the expert's copies x, act [copies, x_stride].
+void DecoderLayers::multiply_copies(std::span<const Expert> experts, Matrix Expert::*matrix,
+                                    const ExpertRouting& routing, const std::byte* x, std::int64_t x_stride, float* y) {
+    const std::int64_t row_bytes = x_stride * static_cast<std::int64_t>(kernels::bytes_of(context_.act));
+    std::vector<kernels::MatmulCall> calls;
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+        const Matrix& w = experts[e].*matrix;
+        const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
+        if (count > 0) calls.push_back({&w, x + first * row_bytes, count, y + first * w.num_outputs});
+    }
+    context_.device.matmuls(calls, x_stride);
+}
+
 // out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up for each expert, before
 // the weighted sum: a sum over experts and ranks together would have other bits for another number of ranks.
 void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
@@ -208,32 +229,17 @@ void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, 
     const auto element = static_cast<std::int64_t>(kernels::bytes_of(context_.act));
     const std::int64_t stride = w.router.num_inputs, width = split_.expert_intermediate, hidden = config_.hidden_size;
 
-    std::vector<float> logits(static_cast<std::size_t>(num_rows_ * kind.experts.count));
-    float* on_device = context_.projected.floats(std::ssize(logits));
-    device.matmul(w.router, input, stride, num_rows_, on_device);
-    device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device), logits.size() * sizeof(float));
-    const ExpertRouting routing = route(logits, kind.experts);
+    const ExpertRouting routing = choose_experts(layer, input);
     const std::int64_t num_copies = std::ssize(routing.rows);
-
-    std::byte* inputs = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
+    std::byte* copies = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
     device.gather(reinterpret_cast<const float*>(input), routing.rows, stride * element / 4,
-                  reinterpret_cast<float*>(inputs));
+                  reinterpret_cast<float*>(copies));
     float* gate_up = context_.projected.floats(num_copies * 2 * width);
-    float* sums = context_.expert_sums.floats(num_copies * hidden);
-    // y = what `matrix` of each expert makes of the expert's rows x, [copies, x_stride].
-    const auto multiply = [&](Matrix Expert::*matrix, const std::byte* x, std::int64_t x_stride, float* y) {
-        std::vector<kernels::MatmulCall> calls;
-        for (std::size_t e = 0; e < w.experts.size(); ++e) {
-            const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
-            const Matrix& m = w.experts[e].*matrix;
-            if (count > 0) calls.push_back({&m, x + first * x_stride * element, count, y + first * m.num_outputs});
-        }
-        device.matmuls(calls, x_stride);
-    };
-    multiply(&Expert::gate_up, inputs, stride, gate_up);
+    multiply_copies(w.experts, &Expert::gate_up, routing, copies, stride, gate_up);
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
     device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
-    multiply(&Expert::down, active, width, sums);
+    float* sums = context_.expert_sums.floats(num_copies * hidden);
+    multiply_copies(w.experts, &Expert::down, routing, active, width, sums);
     context_.sums.all_reduce(sums, num_copies * hidden);
     device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
 }

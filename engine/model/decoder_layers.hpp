@@ -10,6 +10,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/compute_context.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/expert_routing.hpp"
 #include "engine/model/pass.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/taps.hpp"
@@ -68,6 +69,9 @@ class DecoderLayers {
     }
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     std::byte* queries();
+    ExpertRouting choose_experts(std::int64_t layer, const std::byte* input);
+    void multiply_copies(std::span<const Expert> experts, kernels::Matrix Expert::*matrix, const ExpertRouting& routing,
+                         const std::byte* x, std::int64_t x_stride, float* y);
     void compute_experts(std::int64_t layer, const std::byte* input, float* out);
     void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);

@@ -288,8 +288,9 @@ const std::vector<CommandSyntax>& command_table() {
                          "lease-seconds"},
          .summary = "continue one prompt, streamed to the terminal; Ctrl-C ends it",
          .example = "longhaul generate jobs/demo/model --prompt \"It was a dark night\" --max-tokens=200",
-         .more = "The text goes to standard output, a line of statistics to standard error. It equals the text of a job "
-                 "with this one prompt (id 1). `mpirun -n 4 longhaul generate …` divides the model among 4 ranks."},
+         .more =
+             "The text goes to standard output, a line of statistics to standard error. It equals the text of a job "
+             "with this one prompt (id 1). `mpirun -n 4 longhaul generate …` divides the model among 4 ranks."},
         {.name = "status",
          .places = {"RUN"},
          .options = {{"json", "", "for programs"}, {"progress", "", "one line of key=value, for shell scripts"}},
