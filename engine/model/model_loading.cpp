@@ -173,6 +173,7 @@ static void load_random(const std::vector<WeightPlan>& plans, kernels::Device& d
         *plan.matrix = plan.geometry();
         plan.matrix->data = kernels::Buffer(device, num_bytes);
         device.copy_within(plan.matrix->data.data(), same->data.data(), num_bytes);
+        place_experts(plan, device);
     }
 }
 

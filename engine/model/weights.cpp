@@ -87,6 +87,28 @@ std::int64_t Weights::streamed_bytes(const ModelConfig& config, std::int64_t row
     return sum;
 }
 
+void place_experts(const WeightPlan& plan, kernels::Device& device) {
+    if (plan.completes == nullptr || !device.own_memory()) return;
+    constexpr std::size_t alignment = 256;
+    LayerWeights& layer = *plan.completes;
+    std::vector<Matrix*> matrices;
+    std::size_t num_bytes = 0;
+    for (Expert& expert : layer.experts) {
+        for (Matrix* matrix : {&expert.gate_up, &expert.down}) {
+            matrices.push_back(matrix);
+            num_bytes += (matrix->data.num_bytes() + alignment - 1) / alignment * alignment;
+        }
+    }
+    layer.expert_memory = Buffer(device, num_bytes);
+    std::byte* to = layer.expert_memory.data();
+    for (Matrix* matrix : matrices) {
+        const std::size_t size = matrix->data.num_bytes();
+        device.copy_within(to, matrix->data.data(), size);
+        matrix->data = Buffer::borrowed(to, size);
+        to += (size + alignment - 1) / alignment * alignment;
+    }
+}
+
 void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source) {
     source.announce(plans);
     for (const WeightPlan& plan : plans) {
@@ -98,6 +120,7 @@ void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device,
             device.upload(plan.vector->data(), values.data(), values.size() * sizeof(float));
         }
         source.done();
+        place_experts(plan, device);
     }
 }
 
@@ -127,6 +150,7 @@ void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device
         } else {
             *plan.vector = std::move(data);
         }
+        place_experts(plan, device);
     }
 }
 

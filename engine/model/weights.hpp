@@ -74,6 +74,7 @@ struct LayerWeights {
     // Instead of gate_up and down, which are empty then, if the layer has experts.
     kernels::Matrix router;  // [experts, hidden], replicated
     std::vector<Expert> experts;
+    kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };
 
 /// Part of the experts of a layer that a pass of `rows` rows reads, if the router chooses all equally often.
@@ -127,8 +128,9 @@ struct WeightPlan {
     kernels::DType dtype = kernels::DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;
-    bool gated = false;         ///< gate and up rows for gated_matmul
-    ExpertConfig of_experts{};  ///< the experts of which it is a part; count = 0: of none
+    bool gated = false;                 ///< gate and up rows for gated_matmul
+    ExpertConfig of_experts{};          ///< the experts of which it is a part; count = 0: of none
+    LayerWeights* completes = nullptr;  ///< layer whose experts are all there once this plan is filled
 
     [[nodiscard]] std::int64_t num_rows() const;
     /// The matrix it produces, without data.
@@ -166,6 +168,11 @@ class TensorSource {
     /// All tensors returned so far have been packed; their memory may be released.
     virtual void done() {}
 };
+
+/// Called when the destination of `plan` is filled. A device's own memory is allocated in granules of megabytes, of
+/// which each expert's small matrices would waste a part: once all experts of a layer are there, they move into one
+/// buffer.
+void place_experts(const WeightPlan& plan, kernels::Device& device);
 
 /// Packs the weights of `source` into the plans' destinations.
 void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source);

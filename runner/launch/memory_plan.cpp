@@ -28,13 +28,7 @@ namespace {
 constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
 constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< kernel code, which is loaded on first use, and kernel stacks
 constexpr std::int64_t granule = 2 * mebibyte;         ///< allocation granularity of device memory
-
-/// Allocations for the weights of the layers, of which each may end in a granule of its own.
-std::int64_t layer_matrices(const engine::ModelConfig& config) {
-    std::int64_t count = 0;
-    for (std::int64_t at = 0; at < config.num_layers; ++at) count += 5 + 2 * config.layer(at).experts.count;
-    return count;
-}
+constexpr std::int64_t matrices_of_layer = 5;          ///< allocations, of which each may end in a granule of its own
 
 std::int64_t tree_nodes(const Settings& settings) {
     if (settings.mode != "generate") return 0;
@@ -328,7 +322,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     if (const std::size_t drafting = alone ? 1 : parts.size() - 1; decides && drafting > 0 && settings.draft->samples())
         bytes += kept_bytes(decode_rows(settings), vocab, drafting);
     for (const ModelPart& part : parts) {
-        bytes += granule * layer_matrices(part.config);
+        bytes += granule * matrices_of_layer * part.config.num_layers;
         const bool quantized = part.precision == engine::Precision::int8 || part.precision == engine::Precision::int4;
         operations = std::max(
             operations,

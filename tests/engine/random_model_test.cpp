@@ -58,5 +58,32 @@ TEST(RandomModel, HasEqualLayersInMemoryOfTheirOwn) {
     }
 }
 
+/// The first layer is packed, the second is copied from it.
+TEST(RandomModel, ExpertsShareOneAllocationOfADevicesOwnMemory) {
+    ModelConfig config = three_layers();
+    config.num_layers = 2;
+    config.expert_intermediate_size = 48;
+    config.layers.front().experts = {.count = 5, .per_token = 2};
+    testing::RemoteDevice device(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
+    const auto host = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    const auto model = random_model(config, Precision::int8, device, *make_local_group(), 1, {});
+    const auto on_host = random_model(config, Precision::int8, *host, *make_local_group(), 1, {});
+    for (std::size_t i = 0; i < 2; ++i) {
+        const LayerWeights& layer = model->weights.layers[i];
+        const kernels::Buffer& memory = layer.expert_memory;
+        ASSERT_EQ(layer.experts.size(), 5U);
+        EXPECT_FALSE(on_host->weights.layers[i].expert_memory);
+        for (std::size_t e = 0; e < 5; ++e) {
+            for (const auto matrix : {&Expert::gate_up, &Expert::down}) {
+                const kernels::Buffer& data = (layer.experts[e].*matrix).data;
+                EXPECT_GE(data.data(), memory.data());
+                EXPECT_LE(data.data() + data.num_bytes(), memory.data() + memory.num_bytes());
+                EXPECT_EQ(bytes_of(device, layer.experts[e].*matrix),
+                          bytes_of(*host, on_host->weights.layers[i].experts[e].*matrix));
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace longhaul::engine
