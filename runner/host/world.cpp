@@ -135,22 +135,27 @@ void World::agree(const std::function<void()>& body) const {
     throw AgreedFailure{code, rank_ == 0 ? line : ""};
 }
 
-void World::broadcast(std::string& bytes) const {
-    std::int64_t size = bytes.size();
+namespace {
+
+/// Rank 0's elements to all ranks, in pieces: MPI counts are int.
+template <typename Elements>
+void broadcast_elements(Elements& elements, MPI_Datatype type) {
+    std::int64_t size = std::ssize(elements);
     MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
-    bytes.resize(size);
-    MPI_Bcast(bytes.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD);
+    elements.resize(size);
+    constexpr std::int64_t piece = 1 << 26;
+    for (std::int64_t first = 0; first < size; first += piece)
+        MPI_Bcast(elements.data() + first, static_cast<int>(std::min(piece, size - first)), type, 0, MPI_COMM_WORLD);
+}
+
+}  // namespace
+
+void World::broadcast(std::string& bytes) const {
+    broadcast_elements(bytes, MPI_CHAR);
 }
 
 void World::broadcast(std::vector<std::int64_t>& numbers) const {
-    std::int64_t size = numbers.size();
-    MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
-    numbers.resize(size);
-    constexpr std::int64_t piece = 1 << 26;  // MPI counts are int
-    for (std::int64_t first = 0; first < size; first += piece) {
-        MPI_Bcast(numbers.data() + first, static_cast<int>(std::min(piece, size - first)), MPI_INT64_T, 0,
-                  MPI_COMM_WORLD);
-    }
+    broadcast_elements(numbers, MPI_INT64_T);
 }
 
 std::vector<std::string> World::gather(const std::string& bytes) const {
