@@ -23,7 +23,8 @@ void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& n
         if (view.shape.size() != 2 || !(scaled || view.dtype == TensorType::f16 || view.dtype == TensorType::f32))
             continue;
         notices.push_back("model: " + view.dtype_name + (scaled ? " weights times their scales (" : " weights (") +
-                          name + ") are rounded to bf16; precision = fp32 keeps them exactly");
+                          name + ") are rounded to bf16; precision = fp32 keeps them " +
+                          (scaled ? "in f32" : "exactly"));
         return;
     }
 }

@@ -35,16 +35,20 @@ std::array<float, 256> numbers_of(TensorType type) {
     return numbers;
 }
 
-const TensorView& scales_of(const SafetensorsFolder& tensors, const TensorView& elements, const std::string& name) {
-    if (tensors.contains(name + "_zero_point"))
-        throw InputError(elements.file, name + "_zero_point", "none: elements times scales", "a tensor of that name");
-    for (const char* suffix : {"_scale_inv", "_scale"}) {
-        const auto found = tensors.tensors().find(name + suffix);
-        if (found != tensors.tensors().end()) return found->second;
+/// Name and tensor of a matrix's scales.
+const std::pair<const std::string, TensorView>& scales_of(const SafetensorsFolder& tensors, const TensorView& elements,
+                                                          const std::string& name) {
+    for (const char* other : {"_zero_point", "_scale_2"}) {
+        if (tensors.contains(name + other))
+            throw InputError(elements.file, name + other, "none: elements times scales", "a tensor of that name");
     }
-    throw InputError(elements.file, name,
-                     "scales in " + name + "_scale_inv or _scale, as elements of " + elements.dtype_name + " need",
-                     "none");
+    const auto inverse = tensors.tensors().find(name + "_scale_inv"), plain = tensors.tensors().find(name + "_scale");
+    const bool has_inverse = inverse != tensors.tensors().end(), has_plain = plain != tensors.tensors().end();
+    if (has_inverse == has_plain)
+        throw InputError(elements.file, name,
+                         "scales in " + name + "_scale_inv or _scale, as elements of " + elements.dtype_name + " need",
+                         has_plain ? "both" : "none");
+    return has_inverse ? *inverse : *plain;
 }
 
 }  // namespace
@@ -56,9 +60,10 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
                         (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8);
     if (!scaled) return {.elements = &tensors.require(name, {rows, columns})};
     const TensorView& elements = tensors.require_shape(name, {rows, columns});
-    const TensorView& scales = scales_of(tensors, elements, name);
+    const auto& [scales_name, scales] = scales_of(tensors, elements, name);
     MatrixView view{.elements = &elements, .scales = &scales};
     const std::vector<std::int64_t>& shape = scales.shape;
+    // No two of these shapes are equal, but those of one scale: a matrix has more rows than blocks of 128.
     const std::int64_t by_row = quotient_up(rows, block_rows), by_column = quotient_up(columns, block_columns);
     if (std::all_of(shape.begin(), shape.end(), [](std::int64_t size) { return size == 1; })) {
         view.rows_per_scale = rows;
@@ -72,12 +77,13 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
     } else {
         std::string got = "[";
         for (const std::int64_t size : shape) got += (got.size() > 1 ? ", " : "") + std::to_string(size);
-        throw InputError(scales.file, name,
+        throw InputError(scales.file, scales_name,
                          "scales of shape [1], [" + std::to_string(rows) + ", 1] or [" + std::to_string(by_row) + ", " +
                              std::to_string(by_column) + "]",
                          got + "]");
     }
-    if (!is_float(scales.dtype)) throw InputError(scales.file, name, "scales of BF16, F16 or F32", scales.dtype_name);
+    if (!is_float(scales.dtype))
+        throw InputError(scales.file, scales_name, "scales of BF16, F16 or F32", scales.dtype_name);
     return view;
 }
 

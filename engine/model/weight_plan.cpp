@@ -115,7 +115,7 @@ class Planner {
             row_parallel(to + "down", expert.down, tensors + names_.expert_down + ".weight", width.whole, width.local);
         }
         for (std::size_t i = first; i < plans_.size(); ++i) plans_[i].of_experts = kind;
-        plans_.back().completes = &w;
+        plans_.back().completes = &w;  // the last of them
     }
 
     void norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {

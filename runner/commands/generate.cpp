@@ -258,7 +258,7 @@ int threads_of(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int generate_command(const std::vector<std::string>& arguments) {
-    if (!started_by_launcher()) return generate_alone(arguments);
+    if (!started_in_ranks()) return generate_alone(arguments);
     const Placement placement = place_this_rank(threads_of(arguments));
     World world;
     return exit_code_of_ranks([&] { return generate_together(world, arguments, placement); });

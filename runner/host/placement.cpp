@@ -147,6 +147,14 @@ bool started_by_launcher() {
     return false;
 }
 
+bool started_in_ranks() {
+    if (!started_by_launcher()) return false;
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"}) {
+        if (std::getenv(variable) != nullptr) return number_in(variable, 1) > 1;
+    }
+    return true;
+}
+
 NodeRank ranks_sharing(NodeRank node, int processors) {
     if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) return node;  // allowed_set read the set of mpirun itself
     const int cpus_per_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);

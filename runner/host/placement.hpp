@@ -35,6 +35,10 @@ NodeRank node_rank_from_environment();
 /// Whether mpirun or srun started this process as an MPI rank.
 bool started_by_launcher();
 
+/// Whether that launch has several ranks, as far as its environment tells. (A script that is the only rank may start
+/// the program more than once, which MPI does not allow.)
+bool started_in_ranks();
+
 /// The ranks of the node that share this process's affinity mask of `processors` processors: all ranks, or this one
 /// alone if srun gave each task its own processors.
 NodeRank ranks_sharing(NodeRank node, int processors);

@@ -439,6 +439,15 @@ TEST(Config, EndOfTextComesFromTheGenerationConfigFirst) {
     EXPECT_EQ(load(R"({"eos_token_id": [3, 4]})", R"({"do_sample": true})").eos_ids, (std::vector<std::int32_t>{3, 4}));
 }
 
+TEST(Config, WeightsOf8BitsAreRead) {
+    EXPECT_NO_THROW(load(R"({"quantization_config": {"quant_method": "fp8", "fmt": "e4m3",
+        "activation_scheme": "dynamic", "weight_block_size": [128, 128]}})"));
+    EXPECT_NO_THROW(load(R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized",
+        "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "block_structure": null}}},
+        "transform_config": {"config_groups": {"R1": {"apply": [{"location": "weight_input"}]}}}}})"));
+    EXPECT_NO_THROW(load(R"({"quantization_config": {"quant_method": "fbgemm_fp8"}})"));
+}
+
 TEST(Config, HeadDimMayDifferFromTheQuotient) {
     const ModelConfig config = load(R"({"head_dim": 32})");
     EXPECT_EQ(config.head_dim, 32);
@@ -460,13 +469,20 @@ const BadConfig bad_configs[] = {
      R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors" or no quantization, got )"
      R"("awq"; use the model's unquantized folder, or one of FP8)"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})",
-     R"(quantization_config.format: expected "float-quantized", "int-quantized" or "naive-quantized": 8 bits, got )"
-     R"("pack-quantized"; use the model's unquantized folder, or one of FP8)"},
+     R"(quantization_config.format: expected "float-quantized", "int-quantized" or "naive-quantized", got )"
+     R"("pack-quantized"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}})",
-     "quantization_config.weight_block_size: expected [128, 128], got an array of 2; use the model's unquantized "
-     "folder, or one of FP8"},
+     "quantization_config.weight_block_size: expected [128, 128], got [64,128]; use the model's unquantized folder"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":
+        {"block_structure": [1, 128]}}}}})",
+     "quantization_config.config_groups.group_0.weights.block_structure: expected [128, 128], got [1,128]; use the "
+     "model's unquantized folder"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R4":
+        {"apply": [{"location": "input", "targets": ["down_proj"]}]}}}}})",
+     R"(quantization_config.transform_config: expected no transforms at run time, got one at "input"; use the )"
+     R"(model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}})",
-     R"(quantization_config.fmt: expected "e4m3", got "e5m2"; use the model's unquantized folder, or one of FP8)"},
+     R"(quantization_config.fmt: expected "e4m3", got "e5m2"; use the model's unquantized folder)"},
     {R"({"quantization_config": 8})", "quantization_config: expected an object, got 8"},
     {R"({"hidden_act": "gelu"})", R"(hidden_act: expected "silu", got "gelu")"},
     {R"({"torch_dtype": "float8"})", R"(torch_dtype: expected "bfloat16", "float16" or "float32", got "float8")"},

@@ -128,9 +128,11 @@ TEST(ScaledMatrix, RefusesWhatItCannotRead) {
         return TensorFolder(all).complaint("w", rows, 3);
     };
     EXPECT_EQ(complaint({}), "w: expected scales in w_scale_inv or _scale, as elements of F8_E4M3 need, got none");
+    EXPECT_EQ(complaint({{"w_scale", {"F32", {1}, f32_bytes({1})}}, {"w_scale_inv", {"F32", {1}, f32_bytes({1})}}}),
+              "w: expected scales in w_scale_inv or _scale, as elements of F8_E4M3 need, got both");
     EXPECT_EQ(complaint({{"w_scale", {"F32", {3}, f32_bytes({1, 1, 1})}}}),
-              "w: expected scales of shape [1], [2, 1] or [1, 1], got [3]");
-    EXPECT_EQ(complaint({{"w_scale", {"I8", {1}, "\x01"}}}), "w: expected scales of BF16, F16 or F32, got I8");
+              "w_scale: expected scales of shape [1], [2, 1] or [1, 1], got [3]");
+    EXPECT_EQ(complaint({{"w_scale", {"I8", {1}, "\x01"}}}), "w_scale: expected scales of BF16, F16 or F32, got I8");
     EXPECT_EQ(complaint({{"w_scale", {"F32", {1}, f32_bytes({1})}}, {"w_zero_point", {"I8", {1}, "\x01"}}}),
               "w_zero_point: expected none: elements times scales, got a tensor of that name");
     EXPECT_EQ(complaint({{"w_scale", {"F32", {1}, f32_bytes({1})}}}, 4),
