@@ -205,7 +205,7 @@ MODELS = [
     Model("qwen3-moe", QWEN3_MOE, prompt=40),
     Model("qwen3-moe-modern", QWEN3_MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False,
                                            "num_experts": 6, "num_experts_per_tok": 2}, modern=True),
-    Model("mixtral", MIXTRAL, 600, prompt=50),
+    Model("mixtral", MIXTRAL, prompt=50),
     # 136 rows and columns: two blocks of scales.
     Model("qwen3-fp8", QWEN3 | {"hidden_size": 136, "intermediate_size": 40, "num_hidden_layers": 1}, scaled="block"),
     Model("qwen3-moe-fp8", QWEN3_MOE, weights_of="qwen3-moe", scaled="channel"),
