@@ -433,8 +433,8 @@ class Device {
     virtual void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                             std::int64_t out_stride) = 0;
 
-    /// out[r, i] = gate(x[r, i]) * x[r, width + i], rounded to act. x: f32 [num_rows, 2 * width]; out: act [num_rows,
-    /// out_stride], columns beyond width are set to zero.
+    /// out[r, i] = gate(x[r, i]) * x[r, width + i] (see Gate), rounded to act. x: f32 [num_rows, 2 * width]; out: act
+    /// [num_rows, out_stride], columns beyond width are set to zero.
     virtual void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
                           std::byte* out, std::int64_t out_stride) = 0;
 
@@ -468,8 +468,10 @@ class Device {
     /// scale 1/sqrt(head_dim), chunks of 512 absolute positions merged left to right. q: query_type [rows, q_heads,
     /// head_dim]; query head h reads KV head h / (q_heads / kv_heads). out: act [rows, out_stride], columns from
     /// q_heads * head_dim on are set to zero.
+    /// sinks: f32 [q_heads], each the score of one more position of its head, whose value is zero, merged last;
+    /// nullptr: none.
     virtual void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                           DType act, std::byte* out, std::int64_t out_stride) = 0;
+                           const float* sinks, DType act, std::byte* out, std::int64_t out_stride) = 0;
 
     /// Chooses, for each KV head, the `range.count` positions whose keys score best against the query of one row:
     /// positions [kv_heads, count] (device memory), ascending. The score (numerics.hpp) is that of the sum of the

@@ -6,7 +6,12 @@
 namespace longhaul::kernels {
 
 /// gate(x) = x / (1 + exp(z)) with z = -x for silu, and z = -2 sqrt(2/pi) (x + 0.044715 x^3) for gelu (the tanh
-/// approximation).
-enum class Gate : std::uint8_t { silu, gelu };
+/// approximation). Its product with `up` is the activation.
+///
+/// swiglu_oai, gpt-oss's: z = -1.702 x, where x is at most 7; it is multiplied with up + 1, where up is limited to
+/// -7..7.
+enum class Gate : std::uint8_t { silu, gelu, swiglu_oai };
+inline constexpr int num_gates = 3;
+inline constexpr float swiglu_oai_limit = 7.0F, swiglu_oai_slope = -1.702F;
 
 }  // namespace longhaul::kernels

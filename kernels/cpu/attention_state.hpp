@@ -71,9 +71,16 @@ void attention_end_of(const AttentionJob& job, const AttentionUnit& unit, const 
     for (std::int64_t m = 0; m < unit.num_rows * job.group_heads; ++m) {
         const std::int64_t head = unit.kv_head * job.group_heads + m % job.group_heads;
         const std::int64_t first = unit.rows[m / job.group_heads].index * job.out_stride + head * job.head_dim;
-        const auto sum = Isa::all(state.sum[m]);
+        auto sum = Isa::all(state.sum[m]), factor = Isa::all(1.0F);
+        if (job.sinks != nullptr) {
+            const auto before = Isa::all(state.maximum[m]), sink = Isa::all(job.sinks[head]);
+            const auto both = Isa::max(before, sink);
+            factor = exp_of<Isa>(Isa::sub(before, both));
+            sum = Isa::add(Isa::mul(sum, factor), exp_of<Isa>(Isa::sub(sink, both)));
+        }
         for (std::int64_t i = 0; i < job.head_dim; i += Isa::width) {
-            const auto value = Isa::div(Isa::load(state.output + m * job.padded_dim + i), sum);
+            const auto output = Isa::mul(Isa::load(state.output + m * job.padded_dim + i), factor);
+            const auto value = Isa::div(output, sum);
             store_act<Isa>(job.out, job.act_bf16, first + i, job.head_dim - i, value);
         }
     }

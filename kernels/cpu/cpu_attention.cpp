@@ -371,7 +371,7 @@ void CpuDevice::begin_pass(const PassRows& pass) {
 }
 
 void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                          DType act, std::byte* out, std::int64_t out_stride) {
+                          const float* sinks, DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const GroupRows group = pass().group(layout.group);
     const std::span<const AttentionRow> rows = group.rows;
@@ -380,6 +380,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     AttentionJob job = attention_job(layout, layer, q_heads);
     job.scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim));
     job.q = q;
+    job.sinks = sinks;
     job.act_bf16 = act == DType::bf16;
     job.out = out;
     job.out_stride = out_stride;

@@ -98,8 +98,8 @@ class CpuDevice final : public HostDevice {
                     std::byte* q_out) override;
     void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,
                     const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, std::byte* q_out) override;
-    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,
-                   std::byte* out, std::int64_t out_stride) override;
+    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                   const float* sinks, DType act, std::byte* out, std::int64_t out_stride) override;
     void rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                         const PositionRange& range, std::int32_t* positions) override;
     void gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,

@@ -240,6 +240,7 @@ struct AttentionJob {
     std::int64_t values_offset;  ///< bytes from keys to values of the same head
     float scale;
     const std::byte* q;  ///< [rows, q_heads, head_dim]
+    const float* sinks;  ///< [q_heads]; nullptr: none
     bool act_bf16;
     std::byte* out;  ///< [rows, out_stride]
     std::int64_t out_stride;
@@ -304,8 +305,8 @@ struct KernelTable {
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     // By Gate.
-    void (*gate_mul[2])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
-    void (*gate[2])(const GatedJob& job);
+    void (*gate_mul[num_gates])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*gate[num_gates])(const GatedJob& job);
     void (*rotate)(const RotateJob& job);
 
     /// Packs the unit's queries into scratch.q_words.
@@ -316,7 +317,7 @@ struct KernelTable {
     /// Merges one chunk into the state of the chunks before it. The unit's first chunk initialises the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);
-    /// Writes output / sum, rounded to act, to the unit's rows and heads of `out`.
+    /// Merges the sinks and writes output / sum, rounded to act, to the unit's rows and heads of `out`.
     void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
 
     /// Scores of the only tile row of `unit` with the keys in the unit's pages first_page to first_page + num_pages -

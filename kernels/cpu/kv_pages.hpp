@@ -77,6 +77,7 @@ inline AttentionJob attention_job(const KvLayout& layout, std::int64_t layer, st
             .values_offset = pages.values() * element,
             .scale = 1.0F,
             .q = nullptr,
+            .sinks = nullptr,
             .act_bf16 = false,
             .out = nullptr,
             .out_stride = 0};

@@ -217,8 +217,23 @@ void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row
 template <class Isa, Gate gate>
 [[gnu::always_inline]] inline typename Isa::Floats gate_exponent(typename Isa::Floats x) {
     if constexpr (gate == Gate::silu) return Isa::negate(x);
+    if constexpr (gate == Gate::swiglu_oai) return Isa::mul(Isa::all(swiglu_oai_slope), x);
     const auto cubic = Isa::fma(Isa::mul(x, x), Isa::all(exp_constants::gelu_cubic), Isa::all(1.0F));
     return Isa::mul(Isa::all(exp_constants::gelu_slope), Isa::mul(x, cubic));
+}
+
+/// What a gate takes of its input, and what it is multiplied with. The order of the operands keeps NaN, as in
+/// relu_rows.
+template <class Isa, Gate gate>
+[[gnu::always_inline]] inline typename Isa::Floats gate_input(typename Isa::Floats x) {
+    if constexpr (gate != Gate::swiglu_oai) return x;
+    return Isa::min(Isa::all(swiglu_oai_limit), x);
+}
+template <class Isa, Gate gate>
+[[gnu::always_inline]] inline typename Isa::Floats gate_factor(typename Isa::Floats up) {
+    if constexpr (gate != Gate::swiglu_oai) return up;
+    const auto limited = Isa::max(Isa::all(-swiglu_oai_limit), Isa::min(Isa::all(swiglu_oai_limit), up));
+    return Isa::add(limited, Isa::all(1.0F));
 }
 
 /// out[i] = gate(gate) * up for N registers from column i on. With N == 1, only `left` columns may be there.
@@ -233,14 +248,15 @@ template <class Isa, Gate kind, int N, class GateAt, class UpAt>
     Floats gate[N], e[N];
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) {
-        gate[v] = load(gate_at(i + v * Isa::width));
+        gate[v] = gate_input<Isa, kind>(load(gate_at(i + v * Isa::width)));
         e[v] = Isa::min(Isa::all(exp_constants::highest), gate_exponent<Isa, kind>(gate[v]));
     }
     exps_of_bounded<Isa>(e);
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) {
         const std::int64_t at = i + v * Isa::width;
-        const Floats gated = Isa::mul(Isa::div(gate[v], Isa::add(Isa::all(1.0F), e[v])), load(up_at(at)));
+        const Floats factor = gate_factor<Isa, kind>(load(up_at(at)));
+        const Floats gated = Isa::mul(Isa::div(gate[v], Isa::add(Isa::all(1.0F), e[v])), factor);
         if constexpr (N > 1) {
             store_whole<Isa>(out, bf16, at, gated);
         } else {

@@ -106,6 +106,7 @@ std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, 
                                         .layer = 0,
                                         .q = nullptr,
                                         .q_heads = pass.q_heads,
+                                        .sinks = nullptr,
                                         .act = DType::f32,
                                         .out = nullptr,
                                         .out_stride = 0},
@@ -116,12 +117,12 @@ std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, 
 }
 
 void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                           DType act, std::byte* out, std::int64_t out_stride) {
+                           const float* sinks, DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
     const auto num_rows = static_cast<std::int64_t>(state_->pass.on_host().rows.size());
     check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
     const AttentionCall call{
-        on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out, out_stride};
+        on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, sinks, act, out, out_stride};
     const PlanShape shape = plan_shape(call, state_->properties);
     state_->attention.run(state_->stream, state_->ring, state_->pass, state_->far, shape, call);
 }
@@ -204,6 +205,7 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .rows = of.device.rows + round.first_row,
         .outputs = args.outputs,
         .softmax = args.softmax,
+        .sinks = call.sinks,
         .q_heads = args.q_heads,
         .head_dim = args.shape.head_dim,
         .whole_spans = of.plan.unit_chunks > 1,

@@ -19,6 +19,7 @@ struct MergeArgs {
     const PlanRow* rows;    ///< rows of the round
     const float* outputs;   ///< [entries, q_heads, head_dim]
     const float2* softmax;  ///< [entries, q_heads]
+    const float* sinks;     ///< [q_heads]; nullptr: none
     int q_heads;
     int head_dim;
     bool whole_spans;  ///< common units cover spans
@@ -45,6 +46,20 @@ template <bool tensor>
 __device__ __forceinline__ float merge_factor(float from, float to) {
     const float difference = __fsub_rn(from, to);
     return tensor ? exp2_of(difference) : exp_of(difference);
+}
+
+/// The sink of a head, merged last: before * left, and right more in the sum. Without one nothing changes.
+struct SinkFactors {
+    float left = 1.0F, right = 0.0F;
+};
+
+/// `maximum`: of all entries.
+template <bool tensor>
+__device__ __forceinline__ SinkFactors sink_factors(const float* sinks, int head, float maximum) {
+    if (sinks == nullptr) return {};
+    const float sink = tensor ? __fmul_rn(sinks[head], exp_constants::log2_e) : sinks[head];
+    const float whole = larger(maximum, sink);
+    return {merge_factor<tensor>(maximum, whole), merge_factor<tensor>(sink, whole)};
 }
 
 /// The factors of an entry with maximum `mine`. Maxima before it: `before` of all entries, `before_span` of all before
@@ -107,6 +122,10 @@ class MergeFactorTable {
         __syncthreads();
     }
     [[nodiscard]] __device__ const MergeFactors& at(int i) const { return table_[i]; }
+    /// The largest maximum of all entries.
+    [[nodiscard]] __device__ float maximum() const {
+        return larger(before_[row_.num_entries - 1], maxima_[row_.num_entries - 1]);
+    }
 
   private:
     [[nodiscard]] __device__ float2 entry(int i) const { return softmax_[std::int64_t{i} * args_.q_heads]; }
@@ -181,8 +200,9 @@ struct MergedDimension {
         whole = merge(whole, f.whole_left, span, f.whole_right);
         whole_sum = merge(whole_sum, f.whole_left, span_sum, f.whole_right);
     }
-    [[nodiscard]] __device__ float result() const {
-        return __fdiv_rn(tensor ? finite_or_nan(whole) : whole, whole_sum);
+    [[nodiscard]] __device__ float result(const SinkFactors& sink) const {
+        const float sum = __fadd_rn(__fmul_rn(whole_sum, sink.left), sink.right);
+        return __fdiv_rn(__fmul_rn(tensor ? finite_or_nan(whole) : whole, sink.left), sum);
     }
 
   private:
@@ -226,6 +246,7 @@ __global__ void __launch_bounds__(attention_threads, many ? 4 : 8) merge_kernel(
     load(static_cast<int>(threadIdx.x), 0, next);
     MergeFactorTable<tensor> factors(args, row, head);
     factors.fill();
+    const SinkFactors sink = sink_factors<tensor>(args.sinks, head, factors.maximum());
     for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
         MergedDimension<tensor> merged;
         for (int i = 0; i < row.num_entries; i += loads) {
@@ -238,7 +259,7 @@ __global__ void __launch_bounds__(attention_threads, many ? 4 : 8) merge_kernel(
                 if (i + k < row.num_entries) merged.add(values[k], factors.at(i + k));
             }
         }
-        put(std::int64_t{head} * args.head_dim + d, merged.result());
+        put(std::int64_t{head} * args.head_dim + d, merged.result(sink));
         load(d + attention_threads, 0, next);
     }
     if (head + 1 < args.q_heads) return;

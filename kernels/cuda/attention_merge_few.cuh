@@ -10,10 +10,11 @@ namespace longhaul::kernels::cuda {
 
 static_assert(many_entries <= 32);
 
-/// The factors of the lane's entry, if the row has so many. softmax: of the head's first entry.
+/// The factors of the lane's entry, if the row has so many. softmax: of the head's first entry. maximum: of all
+/// entries.
 template <bool tensor>
 __device__ __forceinline__ MergeFactors factors_of_lane(const MergeArgs& args, const PlanRow& row,
-                                                        const float2* softmax) {
+                                                        const float2* softmax, float& maximum) {
     const RowSpans<tensor> spans{args, row};
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool is_entry = lane < row.num_entries;
@@ -24,6 +25,7 @@ __device__ __forceinline__ MergeFactors factors_of_lane(const MergeArgs& args, c
         const float earlier = __shfl_up_sync(full_warp, whole, step);
         if (lane >= step) whole = larger(earlier, whole);
     }
+    maximum = __shfl_sync(full_warp, whole, 31);
     float before = __shfl_up_sync(full_warp, whole, 1);
     if (lane == 0) before = minus_infinity();
     int first = i;
@@ -66,7 +68,10 @@ __global__ void __launch_bounds__(attention_threads, 5) merge_few_kernel(MergeAr
     };
     float values[loads][count] = {};
     load(lane * count, 0, values);
-    const MergeFactors mine = factors_of_lane<tensor>(args, row, args.softmax + row.first_entry * args.q_heads + head);
+    float maximum;
+    const MergeFactors mine =
+        factors_of_lane<tensor>(args, row, args.softmax + row.first_entry * args.q_heads + head, maximum);
+    const SinkFactors sink = sink_factors<tensor>(args.sinks, head, maximum);
 #pragma unroll 1
     for (int d = lane * count; d - lane * count < args.head_dim; d += 32 * count) {
         MergedDimension<tensor> merged[count];
@@ -81,7 +86,7 @@ __global__ void __launch_bounds__(attention_threads, 5) merge_few_kernel(MergeAr
             }
         }
         float results[count];
-        for (int v = 0; v < count; ++v) results[v] = merged[v].result();
+        for (int v = 0; v < count; ++v) results[v] = merged[v].result(sink);
         if (d < args.head_dim) store_act(args.out, is_bf16, out_row + first_column + d, results);
     }
     if (head + 1 < args.q_heads) return;

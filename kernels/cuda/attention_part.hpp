@@ -22,6 +22,7 @@ struct AttentionCall {
     std::int64_t layer;
     const std::byte* q;
     std::int64_t q_heads;
+    const float* sinks;
     DType act;
     std::byte* out;
     std::int64_t out_stride;

@@ -121,8 +121,8 @@ class CudaDevice final : public Device {
                    const float* k_gain, float eps) override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
-    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,
-                   std::byte* out, std::int64_t out_stride) override;
+    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                   const float* sinks, DType act, std::byte* out, std::int64_t out_stride) override;
     void rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                         const PositionRange& range, std::int32_t* positions) override;
     void gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,

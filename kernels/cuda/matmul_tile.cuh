@@ -366,7 +366,10 @@ struct TileTree {
     }
     /// Stores the total of all slices, or gates it.
     __device__ __forceinline__ void store() {
-        if constexpr (is_gated) return job.gate == Gate::silu ? store_active<SiluMul>() : store_active<GeluMul>();
+        if constexpr (is_gated) {
+            if (job.gate == Gate::silu) return store_active<SiluMul>();
+            return job.gate == Gate::gelu ? store_active<GeluMul>() : store_active<SwigluOaiMul>();
+        }
         for_each_output([](float s, float* at) { *at = s; });
     }
 };

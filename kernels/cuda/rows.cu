@@ -440,7 +440,8 @@ void CudaDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows, std:
     check_act_rows("gate_mul", act, num_rows, width, out_stride);
     const Rows rows = rows_of(x, 2 * width, num_rows, width, act, out, out_stride);
     if (gate == Gate::silu) return launch_map<SiluMul>(state_->stream, rows);
-    launch_map<GeluMul>(state_->stream, rows);
+    if (gate == Gate::gelu) return launch_map<GeluMul>(state_->stream, rows);
+    launch_map<SwigluOaiMul>(state_->stream, rows);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -151,10 +151,18 @@ void merge(Softmax& left, const Softmax& right) {
     }
 }
 
+/// merge() with one more position, of this score, whose value is zero.
+void merge_sink(Softmax& left, float sink) {
+    const float maximum = left.maximum > sink ? left.maximum : sink;
+    const float a = exp_of(left.maximum - maximum);
+    left.sum = left.sum * a + exp_of(sink - maximum);
+    for (float& value : left.output) value *= a;
+}
+
 }  // namespace
 
 void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                                DType act, std::byte* out, std::int64_t out_stride) {
+                                const float* sinks, DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
     const GroupRows group = pass().group(layout.group);
     const std::span<const AttentionRow> rows = group.rows;
@@ -180,6 +188,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
                 const std::int64_t last = std::min(first + attention_chunk - 1, row.position);
                 merge(state, chunk_of(memory, q_head, first, last));
             }
+            if (sinks != nullptr) merge_sink(state, sinks[head]);
             for (std::int64_t d = 0; d < head_dim; ++d) {
                 store_rounded(out, act, r * out_stride + head * head_dim + d, state.output[d] / state.sum);
             }

@@ -222,10 +222,24 @@ void ReferenceDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t
 
 namespace {
 
-float gate_of(Gate gate, float x) {
-    if (gate == Gate::silu) return x / (1.0F + exp_of(-x));
-    const float cubic = std::fma(x * x, exp_constants::gelu_cubic, 1.0F);
-    return x / (1.0F + exp_of(exp_constants::gelu_slope * (x * cubic)));
+/// `value`, or the limit beyond which it lies; NaN stays NaN.
+float limited(float value, float low, float high) {
+    return value > high ? high : value < low ? low : value;
+}
+
+float gated(Gate gate, float x, float up) {
+    switch (gate) {
+        case Gate::silu:
+            return (x / (1.0F + exp_of(-x))) * up;
+        case Gate::gelu: {
+            const float cubic = std::fma(x * x, exp_constants::gelu_cubic, 1.0F);
+            return (x / (1.0F + exp_of(exp_constants::gelu_slope * (x * cubic)))) * up;
+        }
+        case Gate::swiglu_oai:
+            break;
+    }
+    const float low = limited(x, -std::numeric_limits<float>::infinity(), swiglu_oai_limit);
+    return (low / (1.0F + exp_of(swiglu_oai_slope * low))) * (limited(up, -swiglu_oai_limit, swiglu_oai_limit) + 1.0F);
 }
 
 }  // namespace
@@ -237,8 +251,7 @@ void ReferenceDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows,
     for (std::int64_t r = 0; r < num_rows; ++r) {
         std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
-            const float up = x[r * 2 * width + width + i];
-            store_rounded(out_row, act, i, gate_of(gate, x[r * 2 * width + i]) * up);
+            store_rounded(out_row, act, i, gated(gate, x[r * 2 * width + i], x[r * 2 * width + width + i]));
         }
         zero_columns(out_row, act, width, out_stride);
     }

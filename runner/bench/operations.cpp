@@ -51,7 +51,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     const auto run = [&] {
         for (int i = 0; i < calls; ++i) {
             layer = (layer + 1) % layout.num_layers;
-            device.attention(layout, layer, queries.data(), q_heads, kernels::DType::bf16, out.data(), width);
+            device.attention(layout, layer, queries.data(), q_heads, nullptr, kernels::DType::bf16, out.data(), width);
         }
         device.finish();
     };

@@ -163,7 +163,7 @@ void TimedDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x
 }
 
 void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                            DType act, std::byte* out, std::int64_t out_stride) {
+                            const float* sinks, DType act, std::byte* out, std::int64_t out_stride) {
     std::vector<std::int64_t> read(pass_.sequences.size());  // positions that each sequence's rows read from pages
     double seen = 0;
     for (const AttentionRow& row : pass_.rows) {
@@ -178,7 +178,7 @@ void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const st
                  static_cast<double>(layout.num_layers);
     }
     timed("attention", bytes, 4.0 * seen * static_cast<double>(q_heads * layout.head_dim),
-          [&] { inner_.attention(layout, layer, q, q_heads, act, out, out_stride); });
+          [&] { inner_.attention(layout, layer, q, q_heads, sinks, act, out, out_stride); });
 }
 
 void TimedDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

@@ -103,7 +103,7 @@ class TimedDevice final : public kernels::Device {
                     float* qkv, const kernels::KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+                   const float* sinks, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void rank_positions(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                         const kernels::PositionRange& range, std::int32_t* positions) override;
     void gather_positions(const kernels::KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,

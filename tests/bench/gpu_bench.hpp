@@ -401,7 +401,7 @@ class Bench {
         const Buffer out(*device_, static_cast<std::size_t>(nodes * q_heads * head_dim) * 2);
         std::int64_t layer = 0;
         const double seconds = seconds_of(2 * layers, [&] {
-            device_->attention(layout, layer++ % layers, q.data(), q_heads, DType::bf16, out.data(),
+            device_->attention(layout, layer++ % layers, q.data(), q_heads, nullptr, DType::bf16, out.data(),
                                q_heads * head_dim);
         });
         const double bytes = static_cast<double>(context) * static_cast<double>(layout.position_bytes()) / layers;

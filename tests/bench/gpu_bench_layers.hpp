@@ -212,8 +212,8 @@ class LayerBench {
                 {"attention", static_cast<double>((rows.context + n) * kv_bytes) + bytes(l_.heads_width() * 4),
                  4.0 * heads * seen(rows),
                  [this](std::int64_t layer) {
-                     device_.attention(l_.kv(), layer, queries_.data(), l_.q_heads, DType::bf16, attended_.data(),
-                                       l_.heads_width());
+                     device_.attention(l_.kv(), layer, queries_.data(), l_.q_heads, nullptr, DType::bf16,
+                                       attended_.data(), l_.heads_width());
                  }},
                 {"output matmul", matmul_bytes(output_, n, l_.hidden * 4), matmul_operations(output_, n),
                  [this, n](std::int64_t layer) {

@@ -153,7 +153,7 @@ void bench_overhead(Bench& bench) {
         device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
         device.matmul(qkv, act_bytes, 256, 1, y.data());
         device.rope_store(layout, 0, y.data(), 8, act_bytes);
-        device.attention(layout, 0, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
+        device.attention(layout, 0, act_bytes, 8, nullptr, DType::bf16, act_bytes + 1024, 256);
         device.matmul(o, act_bytes + 1024, 256, 1, y.data());
         device.add(x.data(), y.data(), 256);
         device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
@@ -166,7 +166,7 @@ void bench_overhead(Bench& bench) {
     line("rms_norm 256", [&] { device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256); });
     line("rope_store 8+4 heads of 32", [&] { device.rope_store(layout, 0, y.data(), 8, act_bytes); });
     line("attention 400, 8 heads of 32",
-         [&] { device.attention(layout, 0, act_bytes, 8, DType::bf16, act_bytes + 1024, 256); });
+         [&] { device.attention(layout, 0, act_bytes, 8, nullptr, DType::bf16, act_bytes + 1024, 256); });
     line("matmul 256x256", [&] { device.matmul(o, act_bytes, 256, 1, y.data()); });
     line("matmul 1376x256", [&] { device.matmul(up, act_bytes, 256, 1, y.data()); });
     line("gate_mul 688", [&] { device.gate_mul(Gate::silu, y.data(), 1, 688, DType::bf16, act_bytes, 688); });

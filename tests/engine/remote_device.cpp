@@ -274,9 +274,9 @@ void RemoteDevice::rope_store(const KvLayout& layout, std::int64_t layer, const 
 }
 
 void RemoteDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
-                             DType act, std::byte* out, std::int64_t out_stride) {
-    later([=, this, q = inner(q), out = inner(out)] {
-        inner_->attention(layout, layer, q, q_heads, act, out, out_stride);
+                             const float* sinks, DType act, std::byte* out, std::int64_t out_stride) {
+    later([=, this, q = inner(q), sinks = sinks == nullptr ? nullptr : inner(sinks), out = inner(out)] {
+        inner_->attention(layout, layer, q, q_heads, sinks, act, out, out_stride);
     });
 }
 

@@ -14,6 +14,7 @@ struct Case {
     std::int64_t num_rows;
     bool tree;                ///< rows are nodes of a tree over the context; else its last tokens (prefill, decode)
     std::int64_t window = 0;  ///< KvLayout::window
+    bool sinks = false;       ///< one for each query head, from far below the scores to far above
 };
 
 inline std::ostream& operator<<(std::ostream& os, const Case& c) {
@@ -21,7 +22,8 @@ inline std::ostream& operator<<(std::ostream& os, const Case& c) {
                   : c.dtype == DType::f32 ? "f32"
                                           : "int8")
               << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads << " x " << c.group_heads << ", context "
-              << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows") << ", window " << c.window;
+              << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows") << ", window " << c.window
+              << (c.sinks ? ", sinks" : "");
 }
 
 /// A tree of `num_nodes` over a context: parents (-1: the context) and, for each node, the slots of its path.
@@ -61,6 +63,7 @@ struct Scene {
           tree(numbers, c.num_rows, c.num_rows + 70),
           pages(device, layout, c.context),
           scratch(device, layout, c.num_rows + 70) {
+        for (std::int64_t head = 0; c.sinks && head < q_heads; ++head) sinks.push_back(sink_of(head, q_heads));
         std::vector<KvSlot> slots;
         for (std::int64_t i = 0; i < c.context; ++i) slots.push_back(pages.slot(i));
         const auto context_q = store(device, layout, 1, context, 0, slots);
@@ -90,8 +93,12 @@ struct Scene {
         layout.pages_together = device.kv_pages_together(layout);
         return layout;
     }
+    /// -30 for the first head, 30 for the last.
+    static float sink_of(std::int64_t head, std::int64_t heads) {
+        return -30.0F + 60.0F * static_cast<float>(head) / static_cast<float>(std::max<std::int64_t>(heads - 1, 1));
+    }
     Guarded run(Device& device, DType act) const {
-        return attend(device, layout, 1, {&sequence, 1}, rows, q.data(), q_heads, act);
+        return attend(device, layout, 1, {&sequence, 1}, rows, q.data(), q_heads, act, sinks);
     }
 
     Numbers numbers;
@@ -105,6 +112,7 @@ struct Scene {
     AttentionSequence sequence;
     std::vector<AttentionRow> rows;
     std::vector<std::byte> q;
+    std::vector<float> sinks;
 };
 
 }  // namespace longhaul::kernels::testing

@@ -1,6 +1,7 @@
 // Attention: vector devices against the reference, bit for bit; tree rows against the same chain in pages; the
 // reference against a softmax in double precision.
 #include <cstring>
+#include <tuple>
 
 #include "tests/kernels/attention_scene.hpp"
 
@@ -40,6 +41,9 @@ std::vector<Case> cases() {
             all.push_back({dtype, 64, 2, 1, 530, 40, tree, 1});
             all.push_back({dtype, 32, 1, 1, 300, 90, tree, 1000});  // longer than the text
         }
+        all.push_back({dtype, 64, 1, 8, 700, 1, true, 0, true});
+        all.push_back({dtype, 64, 2, 4, 1300, 20, false, 128, true});
+        all.push_back({dtype, 18, 1, 5, 9000, 3, true, 0, true});  // more chunks than a warp of a GPU's merge has lanes
     }
     all.push_back({DType::bf16, 8, 1, 1, 70'000, 1, true});  // more chunks than a block of a GPU's merge has threads
     return all;
@@ -330,11 +334,16 @@ TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
 /// below that.
 TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
     const auto device = GetParam().make(1);
-    for (const auto& [dtype, window] :
-         {std::pair(DType::bf16, 0), {DType::f32, 0}, {DType::f32, 7}, {DType::bf16, 150}}) {
+    for (const auto& [dtype, window, sinks] : {std::tuple(DType::bf16, 0, false),
+                                               {DType::f32, 0, false},
+                                               {DType::f32, 7, false},
+                                               {DType::bf16, 150, false},
+                                               {DType::f32, 0, true},
+                                               {DType::bf16, 33, true}}) {
         const Case c{dtype, 32, 1, 2, 700, 1, false, window};
         const std::int64_t first = window > 0 ? 700 - window : 0;
-        const Scene scene(*device, c, 300);
+        Scene scene(*device, c, 300);
+        if (sinks) scene.sinks = {-0.5F, 4.0F};
         const std::vector<float> out = scene.run(*device, DType::f32).values();
         std::vector<std::byte> keys(static_cast<std::size_t>(704 * 32) * bytes_of(dtype));
         std::vector<std::byte> values(keys.size());
@@ -356,7 +365,7 @@ TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
                 p.push_back(score / std::sqrt(32.0));
                 largest = std::max(largest, p.back());
             }
-            double total = 0.0;
+            double total = sinks ? std::exp(scene.sinks[static_cast<std::size_t>(h)] - largest) : 0.0;
             for (double& value : p) total += value = std::exp(value - largest);
             for (std::int64_t d = 0; d < 32; ++d) {
                 double sum = 0.0;

@@ -71,17 +71,19 @@ inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std:
     return q.bytes();
 }
 
-/// `q`: the rows' queries, as returned by `store`.
+/// `q`: the rows' queries, as returned by `store`. `sinks`: one per query head, or none.
 inline Guarded attend(Device& device, const KvLayout& layout, std::int64_t layer,
                       std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
-                      const std::byte* q, std::int64_t q_heads, DType act) {
+                      const std::byte* q, std::int64_t q_heads, DType act, const std::vector<float>& sinks = {}) {
     const std::int64_t width = q_heads * layout.head_dim;
     const std::int64_t stride = padded_inputs(width);
     const OnDevice queries(device,
                            std::span(q, rows.size() * static_cast<std::size_t>(width) * bytes_of(layout.query_type())));
     Guarded out(device, rows.size() * static_cast<std::size_t>(stride) * bytes_of(act));
+    const OnDevice of_heads(device, sinks);
     device.begin_pass({.sequences = sequences, .rows = rows, .slots = {}});
-    device.attention(layout, layer, queries.data(), q_heads, act, out.data(), stride);
+    device.attention(layout, layer, queries.data(), q_heads, sinks.empty() ? nullptr : of_heads.floats(), act,
+                     out.data(), stride);
     return out;
 }
 

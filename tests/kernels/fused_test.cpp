@@ -85,10 +85,11 @@ TEST_P(FusedOnProcessors, GatedMatmulIsMatmulThroughSilu) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
         Numbers numbers(81);
+        int number = 0;
         for (const DType dtype : weight_types) {
             const DType act = act_type(dtype);
             for (const std::int64_t width : {1, 16, 49, 208, 400}) {
-                const Gate gate = width % 2 == 0 ? Gate::silu : Gate::gelu;
+                const Gate gate = static_cast<Gate>(number++ % num_gates);
                 const Weights weights(numbers, 2 * width);
                 const Matrix plain = weights.pack(device, dtype), gated = weights.pack_gated(device, dtype);
                 EXPECT_EQ(gated.data.num_bytes(), device.packed_bytes(gated));
@@ -286,7 +287,8 @@ TEST_P(FusedOnGpus, WholeBlocksGateTheirOutputs) {
         const auto sums_size = static_cast<std::size_t>(num_rows * 2 * width) * 4;
         const Buffer sums(*device, sums_size), scratch(*device, sums_size);
         device->layer_matmul(plain, x.data(), Weights::inputs, num_rows, sums.as<float>());
-        for (const auto& [gate, act] : {std::pair{Gate::silu, DType::bf16}, std::pair{Gate::gelu, DType::f32}}) {
+        for (const auto& [gate, act] : {std::pair{Gate::silu, DType::bf16}, std::pair{Gate::gelu, DType::f32},
+                                        std::pair{Gate::swiglu_oai, DType::bf16}}) {
             const auto size = static_cast<std::size_t>(num_rows * width) * bytes_of(act);
             Guarded expected(*device, size), actual(*device, size);
             device->gate_mul(gate, sums.as<float>(), num_rows, width, act, expected.data(), width);
@@ -306,7 +308,7 @@ TEST_P(FusedOnGpus, GatedMatmulIsMatmulThroughItsGate) {
     for (const DType dtype : weight_types) {
         const DType act = act_type(dtype);
         for (const std::int64_t width : {3, 64, 140}) {
-            const Gate gate = width % 4 == 0 ? Gate::silu : Gate::gelu;
+            const Gate gate = static_cast<Gate>(width % num_gates);
             const Weights weights(numbers, 2 * width);
             const Matrix plain = weights.pack(*device, dtype), gated = weights.pack_gated(*device, dtype);
             for (const std::int64_t num_rows : {1, 9, 17, 40, 150}) {

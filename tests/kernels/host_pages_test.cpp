@@ -83,7 +83,7 @@ class Passes {
         for (std::int64_t layer = 0; layer < num_layers; ++layer) {
             outs.emplace_back(device_, rows.size() * static_cast<std::size_t>(stride) * 4);
             device_.rope_store(layout_, layer, qkv.floats() + layer * count * tokens.width, q_heads, q.data());
-            device_.attention(layout_, layer, q.data(), q_heads, DType::f32, outs.back().data(), stride);
+            device_.attention(layout_, layer, q.data(), q_heads, nullptr, DType::f32, outs.back().data(), stride);
         }
         for (const Guarded& out : outs) {
             const std::vector<std::byte> bytes = out.bytes();
@@ -133,7 +133,7 @@ std::vector<std::byte> attend_to_gathered(Device& device, DType dtype, IsInHostM
         device.rope_store(layout, layer, qkv.floats() + layer * token.width, q_heads, q.data());
         device.gather_positions(layout, layer, text.pages, reinterpret_cast<const std::int32_t*>(list.data()), 64,
                                 selected.pages, 64);
-        device.attention(layout, layer, q.data(), q_heads, DType::f32, out.data(), stride);
+        device.attention(layout, layer, q.data(), q_heads, nullptr, DType::f32, out.data(), stride);
         const std::vector<std::byte> bytes = out.bytes();
         all.insert(all.end(), bytes.begin(), bytes.end());
     }

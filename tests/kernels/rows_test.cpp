@@ -46,7 +46,7 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                     const OnDevice gains(device, gain);
                     device.rms_norm(in, gains.floats(), 1e-5F, num_rows, width, act, out, stride);
                 })) << "rms_norm";
-                for (const Gate gate : {Gate::silu, Gate::gelu}) {
+                for (const Gate gate : {Gate::silu, Gate::gelu, Gate::swiglu_oai}) {
                     ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                         device.gate_mul(gate, in, num_rows, width, act, out, stride);
                     })) << "gate_mul";

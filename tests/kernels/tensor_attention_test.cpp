@@ -26,15 +26,27 @@ TEST_P(TensorAttention, IsNearTheReference) {
     const auto reference = make_cpu_device(CpuVariant::reference, 2);
     const auto device = GetParam().make(1);
     std::uint64_t seed = 500;
-    for (const Case& c : {Case{DType::bf16, 128, 2, 4, 1100, 1, true}, Case{DType::bf16, 128, 1, 4, 700, 20, true},
-                          Case{DType::bf16, 64, 1, 8, 530, 9, false}, Case{DType::bf16, 40, 2, 5, 1025, 3, true},
-                          Case{DType::bf16, 2, 1, 50, 70, 2, true}, Case{DType::bf16, 144, 1, 2, 600, 12, true},
-                          Case{DType::bf16, 256, 1, 1, 130, 70, false}, Case{DType::bf16, 96, 1, 6, 90, 90, false},
-                          Case{DType::bf16, 264, 1, 1, 130, 3, true}, Case{DType::int8, 128, 2, 4, 1100, 1, true},
-                          Case{DType::int8, 128, 1, 4, 700, 20, true}, Case{DType::int8, 64, 1, 8, 530, 9, false},
-                          Case{DType::int8, 40, 2, 5, 1025, 3, true}, Case{DType::int8, 2, 1, 50, 70, 2, true},
-                          Case{DType::int8, 144, 1, 2, 600, 12, true}, Case{DType::int8, 256, 1, 1, 130, 70, false},
-                          Case{DType::int8, 96, 1, 6, 400, 90, false, 70}}) {
+    for (const Case& c : {Case{DType::bf16, 128, 2, 4, 1100, 1, true},
+                          Case{DType::bf16, 128, 1, 4, 700, 20, true},
+                          Case{DType::bf16, 64, 1, 8, 530, 9, false},
+                          Case{DType::bf16, 40, 2, 5, 1025, 3, true},
+                          Case{DType::bf16, 2, 1, 50, 70, 2, true},
+                          Case{DType::bf16, 144, 1, 2, 600, 12, true},
+                          Case{DType::bf16, 256, 1, 1, 130, 70, false},
+                          Case{DType::bf16, 96, 1, 6, 90, 90, false},
+                          Case{DType::bf16, 264, 1, 1, 130, 3, true},
+                          Case{DType::int8, 128, 2, 4, 1100, 1, true},
+                          Case{DType::int8, 128, 1, 4, 700, 20, true},
+                          Case{DType::int8, 64, 1, 8, 530, 9, false},
+                          Case{DType::int8, 40, 2, 5, 1025, 3, true},
+                          Case{DType::int8, 2, 1, 50, 70, 2, true},
+                          Case{DType::int8, 144, 1, 2, 600, 12, true},
+                          Case{DType::int8, 256, 1, 1, 130, 70, false},
+                          Case{DType::int8, 96, 1, 6, 400, 90, false, 70},
+                          Case{DType::bf16, 64, 1, 8, 600, 3, true, 0, true},
+                          Case{DType::bf16, 64, 2, 4, 900, 70, false, 128, true},
+                          Case{DType::bf16, 20, 1, 8, 5000, 1, true, 0, true},  // 40 entries to merge
+                          Case{DType::int8, 64, 1, 8, 600, 3, true, 0, true}}) {
         SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
         const Guarded expected = Scene(*reference, c, seed).run(*reference, DType::f32);
         const Guarded actual = Scene(*device, c, seed).run(*device, DType::f32);
