@@ -49,6 +49,14 @@ constexpr Architecture architectures[] = {
      {.intermediate = 6144, .kv_heads = 4}},
     {"mistral", "MistralForCausalLM", "hidden_act", "silu", "swish", detail::read_mistral_layers, "", {.kv_heads = 8}},
     {"mixtral", "MixtralForCausalLM", "hidden_act", "silu", "swish", detail::read_mixtral_layers, "", {.kv_heads = 8}},
+    {"gpt_oss",
+     "GptOssForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_gpt_oss_layers,
+     "",
+     {.kv_heads = 8, .head_dim = 64}},
     {"gemma3_text", "Gemma3ForCausalLM", "hidden_activation", gelu, gelu, detail::read_gemma3_layers, "", gemma3_sizes},
     {"gemma3", "Gemma3ForConditionalGeneration", "hidden_activation", gelu, gelu, detail::read_gemma3_layers,
      "text_config", gemma3_sizes},
@@ -87,23 +95,25 @@ void check_transforms(const Section& quantization) {
     }
 }
 
-/// Blocks of scales (compressed-tensors): of the size that scaled_matrix.hpp reads.
+/// Blocks of scales (compressed-tensors): of the size that stored_matrix.hpp reads.
 void check_blocks(const Section& quantization, std::string_view key) {
     const Json* block = quantization.find(key);
     if (block != nullptr && *block != Json::array({128, 128}))
         throw InputError(quantization.file, quantization.field(key), "[128, 128]", json_text(*block), unquantized);
 }
 
-/// Weights of 8 bits with scales (scaled_matrix.hpp) are read; their activations are not quantized.
-void check_quantization(const Section& section_of_model) {
+/// Weights in the forms of stored_matrix.hpp are read; their activations are not quantized.
+void check_quantization(const Section& section_of_model, const ModelConfig& config) {
     constexpr std::string_view key = "quantization_config";
     const Json* found = section_of_model.find(key);
     if (found == nullptr) return;
     if (!found->is_object()) section_of_model.refuse(key, "an object");
     const Section section{*found, section_of_model.file, section_of_model.field(key)};
     const std::string method = section.text_or("quant_method", "");
+    if (method == "mxfp4" && config.model_type == "gpt_oss") return;
     if (method != "fp8" && method != "fbgemm_fp8" && method != "compressed-tensors")
-        section.refuse("quant_method", R"("fp8", "fbgemm_fp8", "compressed-tensors" or no quantization)",
+        section.refuse("quant_method",
+                       R"("fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or no quantization)",
                        "use the model's unquantized folder, or one of FP8");
     const std::string format = section.text_or("format", "");
     const std::string_view formats[] = {"", "float-quantized", "int-quantized", "naive-quantized"};
@@ -142,7 +152,7 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
                              describe(single ? named->front() : *named));
         }
     }
-    check_quantization(top);
+    check_quantization(top, config);
     return *found;
 }
 
@@ -294,7 +304,7 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     ModelConfig config;
     const Architecture& of = check_architecture(top, config);
     const Section body = text_section(of, top);
-    if (!body.within.empty()) check_quantization(body);
+    if (!body.within.empty()) check_quantization(body, config);
     check_activation(of, body);
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);

@@ -48,13 +48,16 @@ enum class NormPlace : std::uint8_t {
     after,   ///< post-norm: on the residual stream after each block; no final norm
     both     ///< on the input of each block, with another norm on its output before that is added
 };
-enum class Activation : std::uint8_t { silu, gelu, relu };  ///< gelu: the tanh approximation
+/// gelu: the tanh approximation; swiglu_oai: see kernels::Gate.
+enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai };
 
 /// Mixture of experts: a router chooses, for each row, whose MLPs are added.
 struct ExpertConfig {
     std::int64_t count = 0;      ///< 0: one MLP, without a router
     std::int64_t per_token = 0;  ///< experts chosen for a row
     bool normalized = true;      ///< weights of the chosen experts sum to 1; false: they are softmax over all experts
+    bool bias = false;     ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
+    bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
 };
 
 /// Configuration of one layer.
@@ -68,6 +71,7 @@ struct LayerConfig {
     bool mlp_bias = false;              ///< biases on gate, up and down
     bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
+    bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     RopeConfig rope{};
     ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
@@ -82,8 +86,8 @@ struct LayerPlace {
     std::int64_t index = 0;
 };
 
-/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, Phi-3 and Gemma 3 differ from it as these
-/// fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
+/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, gpt-oss, Phi-3 and Gemma 3 differ from it
+/// as these fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;

@@ -23,6 +23,7 @@ KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
 }
 
 kernels::Gate gate_of(const LayerConfig& kind) {
+    if (kind.activation == Activation::swiglu_oai) return kernels::Gate::swiglu_oai;
     return kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
 }
 
@@ -129,8 +130,9 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
     const std::int64_t width = weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
-    context_.device.attention(layout_of(layer), places_[layer].index, queries(), split_.num_heads, context_.act, heads,
-                              width);
+    const float* sinks = weights_[layer].sinks ? weights_[layer].sinks.as<float>() : nullptr;
+    context_.device.attention(layout_of(layer), places_[layer].index, queries(), split_.num_heads, sinks, context_.act,
+                              heads, width);
     return heads;
 }
 
@@ -198,10 +200,12 @@ void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, floa
 }
 
 ExpertRouting DecoderLayers::choose_experts(std::int64_t layer, const std::byte* input) {
-    const Matrix& router = weights_[layer].router;
+    const LayerWeights& w = weights_[layer];
+    const Matrix& router = w.router;
     std::vector<float> logits(static_cast<std::size_t>(num_rows_ * router.num_outputs));
     float* on_device = context_.projected.floats(std::ssize(logits));
     context_.device.matmul(router, input, router.num_inputs, num_rows_, on_device);
+    if (w.router_bias) context_.device.add_bias(on_device, w.router_bias.as<float>(), num_rows_, router.num_outputs);
     context_.device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device),
                              logits.size() * sizeof(float));
     return route(logits, config_.layer(layer).experts);
@@ -220,6 +224,15 @@ void DecoderLayers::multiply_copies(std::span<const Expert> experts, Matrix Expe
     context_.device.matmuls(calls, x_stride);
 }
 
+// y += the bias of each copy's expert, f32 [experts, width].
+void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y) {
+    if (!bias) return;
+    for (std::int64_t e = 0; e + 1 < std::ssize(routing.first_copies); ++e) {
+        const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
+        if (count > 0) context_.device.add_bias(y + first * width, bias.as<float>() + e * width, count, width);
+    }
+}
+
 // out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up for each expert, before
 // the weighted sum: a sum over experts and ranks together would have other bits for another number of ranks.
 void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
@@ -236,11 +249,13 @@ void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, 
                   reinterpret_cast<float*>(copies));
     float* gate_up = context_.projected.floats(num_copies * 2 * width);
     multiply_copies(w.experts, &Expert::gate_up, routing, copies, stride, gate_up);
+    add_expert_bias(w.experts_up_bias, routing, 2 * width, gate_up);
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
     device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
     float* sums = context_.expert_sums.floats(num_copies * hidden);
     multiply_copies(w.experts, &Expert::down, routing, active, width, sums);
     context_.sums.all_reduce(sums, num_copies * hidden);
+    add_expert_bias(w.experts_down_bias, routing, hidden, sums);
     device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
 }
 

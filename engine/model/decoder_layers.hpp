@@ -72,6 +72,7 @@ class DecoderLayers {
     ExpertRouting choose_experts(std::int64_t layer, const std::byte* input);
     void multiply_copies(std::span<const Expert> experts, kernels::Matrix Expert::*matrix, const ExpertRouting& routing,
                          const std::byte* x, std::int64_t x_stride, float* y);
+    void add_expert_bias(const kernels::Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y);
     void compute_experts(std::int64_t layer, const std::byte* input, float* out);
     void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/model/config_section.hpp"
+#include "kernels/gate.hpp"
 
 namespace longhaul::engine::detail {
 namespace {
@@ -165,6 +166,27 @@ void read_mixtral_layers(const Section& top, ModelConfig& config) {
     config.layers.front().attention_window = window_of(top, 0);
     config.layers.front().experts = read_experts(top, config, "num_local_experts", 8, 2);
     config.expert_intermediate_size = config.intermediate_size;
+}
+
+/// gpt-oss: windows in every other layer, attention sinks, biases everywhere, its own activation.
+void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.tied_embeddings = top.flag("tie_word_embeddings");
+    constexpr double alpha = 1.702, limit = kernels::swiglu_oai_limit;
+    if (top.positive_or("swiglu_alpha", alpha, 100.0) != alpha) top.refuse("swiglu_alpha", describe(Json(alpha)));
+    if (top.positive_or("swiglu_limit", limit, 1e6) != limit) top.refuse("swiglu_limit", describe(Json(limit)));
+    LayerConfig& layer = config.layers.front();
+    if (top.find("rope_scaling") == nullptr && top.find("rope_parameters") == nullptr)
+        top.refuse("rope_scaling", "an object, as in the published folders");
+    layer.rope = read_rope(rope_section(top), top, config, 150000.0);
+    layer.qkv_bias = layer.output_bias = top.flag_or("attention_bias", true);
+    layer.activation = Activation::swiglu_oai;
+    layer.sinks = true;
+    layer.experts = read_experts(top, config, "num_local_experts", 128, 4);
+    layer.experts.bias = layer.experts.stacked = true;
+    config.expert_intermediate_size = config.intermediate_size;
+    set_windows(top, window_of(top, 128),
+                windowed_layers(top, config.num_layers, [](std::int64_t at) { return at % 2 == 0; }), config);
 }
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {

@@ -11,7 +11,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
-#include "engine/model/scaled_matrix.hpp"
+#include "engine/model/stored_matrix.hpp"
 #include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
@@ -71,9 +71,9 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
         for (const TensorPart& part : plan.parts) {
             try {
                 if (plan.matrix != nullptr) {
-                    static_cast<void>(require_matrix(tensors, part.tensor, part.rows, part.columns));
+                    static_cast<void>(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack));
                 } else {
-                    static_cast<void>(tensors.require(part.tensor, {part.rows}));
+                    static_cast<void>(tensors.require(part.tensor, part.vector_shape()));
                 }
             } catch (const InputError& error) {
                 if (faults.empty() || faults.back() != error.what()) faults.emplace_back(error.what());
@@ -99,7 +99,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (name.starts_with(layer + "mlp.shared_expert"))
                 faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
                                                     "one that all tokens have", "not in this version"));
-            if (!name.starts_with(experts)) continue;
+            if (!name.starts_with(experts) || config.layer(at).experts.stacked) continue;
             std::int64_t number = -1;
             std::from_chars(name.data() + experts.size(), name.data() + name.size(), number);
             if (number < 0)
@@ -167,7 +167,7 @@ NumParameters count_parameters(const ModelConfig& config) {
         if (plan.of_experts.count > 0) experts = plan.of_experts;
         for (const TensorPart& part : plan.parts) {
             if (!counted.insert(part.tensor).second) continue;
-            const std::int64_t size = part.rows * part.columns;
+            const std::int64_t size = std::max<std::int64_t>(part.stack.count, 1) * part.rows * part.columns;
             count.all += size;
             if (plan.of_experts.count > 0) in_experts += size;
         }

@@ -1,4 +1,4 @@
-#include "engine/model/scaled_matrix.hpp"
+#include "engine/model/stored_matrix.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,13 +6,15 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "engine/error.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-constexpr std::int64_t block_rows = 128, block_columns = 128;
+constexpr std::int64_t block_rows = 128, block_columns = 128;  // of scaled matrices
+constexpr std::int64_t mxfp4_block = 32, mxfp4_block_bytes = 16;
 
 std::int64_t quotient_up(std::int64_t value, std::int64_t unit) {
     return (value + unit - 1) / unit;
@@ -35,6 +37,14 @@ std::array<float, 256> numbers_of(TensorType type) {
     return numbers;
 }
 
+/// E8M0: powers of two; NaN is 0xff.
+std::array<float, 256> powers_of_two() {
+    std::array<float, 256> powers{};
+    for (int byte = 0; byte < 255; ++byte) powers[static_cast<std::size_t>(byte)] = std::ldexp(1.0F, byte - 127);
+    powers[255] = std::numeric_limits<float>::quiet_NaN();
+    return powers;
+}
+
 /// Name and tensor of a matrix's scales.
 const std::pair<const std::string, TensorView>& scales_of(const SafetensorsFolder& tensors, const TensorView& elements,
                                                           const std::string& name) {
@@ -51,17 +61,16 @@ const std::pair<const std::string, TensorView>& scales_of(const SafetensorsFolde
     return has_inverse ? *inverse : *plain;
 }
 
-}  // namespace
-
-MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
+MatrixView require_scaled(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                           std::int64_t columns) {
-    const auto found = tensors.tensors().find(name);
-    const bool scaled = found != tensors.tensors().end() &&
-                        (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8);
-    if (!scaled) return {.elements = &tensors.require(name, {rows, columns})};
     const TensorView& elements = tensors.require_shape(name, {rows, columns});
     const auto& [scales_name, scales] = scales_of(tensors, elements, name);
-    MatrixView view{.elements = &elements, .scales = &scales};
+    MatrixView view{.form = StoredForm::scaled,
+                    .rows = rows,
+                    .columns = columns,
+                    .tensor = name,
+                    .elements = &elements,
+                    .scales = &scales};
     const std::vector<std::int64_t>& shape = scales.shape;
     // No two of these shapes are equal, but those of one scale: a matrix has more rows than blocks of 128.
     const std::int64_t by_row = quotient_up(rows, block_rows), by_column = quotient_up(columns, block_columns);
@@ -87,30 +96,132 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
     return view;
 }
 
-bool multiply_by_scales(const MatrixView& matrix, const MatrixRange& range, float* out) {
-    const TensorView& elements = *matrix.elements;
-    const std::array<float, 256> numbers = numbers_of(elements.dtype);
-    const std::int64_t columns = elements.shape[1];
-    const std::int64_t scales_per_row = quotient_up(columns, matrix.columns_per_scale);
-    std::atomic<bool> finite = true;
-    const auto multiply = [&](std::int64_t first, std::int64_t end) {
-        bool all_finite = true;
-        for (std::int64_t r = first; r < end; ++r) {
-            const std::int64_t row = range.first_row + r;
-            const std::byte* from = elements.data + row * columns + range.first_column;
-            float* to = out + r * range.num_columns;
-            for (std::int64_t i = 0; i < range.num_columns;) {
-                const std::int64_t block = (range.first_column + i) / matrix.columns_per_scale;
-                const std::int64_t stop =
-                    std::min((block + 1) * matrix.columns_per_scale - range.first_column, range.num_columns);
-                const float scale = element_of(*matrix.scales, row / matrix.rows_per_scale * scales_per_row + block);
-                for (; i < stop; ++i) {
-                    to[i] = numbers[static_cast<unsigned>(from[i])] * scale;
-                    all_finite = all_finite && std::isfinite(to[i]);
-                }
-            }
+MatrixView require_of_stack(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
+                            std::int64_t columns, StackPlace place) {
+    MatrixView view{
+        .form = StoredForm::transposed, .rows = rows, .columns = columns, .index = place.index, .tensor = name};
+    const std::string blocks = name + "_blocks", scales = name + "_scales";
+    if (!tensors.contains(blocks)) {
+        view.elements = &tensors.require(name, {place.count, columns, rows});
+        return view;
+    }
+    view.form = StoredForm::mxfp4;
+    view.tensor = blocks;
+    const std::int64_t in_row = columns / mxfp4_block;
+    view.elements = &tensors.require_shape(blocks, {place.count, rows, in_row, mxfp4_block_bytes});
+    view.scales = &tensors.require_shape(scales, {place.count, rows, in_row});
+    if (columns % mxfp4_block != 0)
+        throw InputError(view.elements->file, blocks, "rows of whole blocks of 32",
+                         "rows of " + std::to_string(columns) + ", as config.json says");
+    for (const auto& [tensor, tensor_name] : {std::pair(view.elements, &blocks), {view.scales, &scales}}) {
+        if (tensor->dtype_name != "U8") throw InputError(tensor->file, *tensor_name, "U8", tensor->dtype_name);
+    }
+    return view;
+}
+
+/// Fills rows [first, end) of a part of a matrix.
+class Reader {
+  public:
+    Reader(const MatrixView& matrix, const MatrixRange& range, float* out)
+        : matrix_(matrix),
+          range_(range),
+          out_(out),
+          numbers_(matrix.form == StoredForm::mxfp4 ? powers_of_two() : numbers_of(matrix.elements->dtype)) {}
+
+    void read(std::int64_t first, std::int64_t end) const {
+        if (matrix_.form == StoredForm::transposed) {
+            constexpr std::int64_t together = 32;  // neighbours in memory
+            for (; first < end; first += together) transposed_rows(first, std::min(first + together, end));
+            return;
         }
-        if (!all_finite) finite = false;
+        for (; first < end; ++first) matrix_.form == StoredForm::mxfp4 ? mxfp4_row(first) : scaled_row(first);
+    }
+
+  private:
+    [[nodiscard]] std::int64_t row(std::int64_t r) const { return range_.first_row + r * range_.row_step; }
+    [[nodiscard]] float* to(std::int64_t r) const { return out_ + r * range_.num_columns; }
+
+    /// Calls fill(i, end, block) for the range's columns, those of one block of `columns` at a time.
+    template <typename Fill>
+    void each_block(std::int64_t columns, Fill fill) const {
+        for (std::int64_t i = 0; i < range_.num_columns;) {
+            const std::int64_t block = (range_.first_column + i) / columns;
+            const std::int64_t end = std::min((block + 1) * columns - range_.first_column, range_.num_columns);
+            fill(i, end, block);
+            i = end;
+        }
+    }
+
+    void scaled_row(std::int64_t r) const {
+        const std::byte* from = matrix_.elements->data + row(r) * matrix_.columns + range_.first_column;
+        const std::int64_t scales_per_row = quotient_up(matrix_.columns, matrix_.columns_per_scale);
+        each_block(matrix_.columns_per_scale, [&](std::int64_t i, std::int64_t end, std::int64_t block) {
+            const float scale = element_of(*matrix_.scales, row(r) / matrix_.rows_per_scale * scales_per_row + block);
+            for (; i < end; ++i) to(r)[i] = numbers_[static_cast<unsigned>(from[i])] * scale;
+        });
+    }
+
+    void mxfp4_row(std::int64_t r) const {
+        static constexpr float e2m1[] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                         -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+        const std::int64_t first_block = (matrix_.index * matrix_.rows + row(r)) * (matrix_.columns / mxfp4_block);
+        const std::byte* from = matrix_.elements->data + first_block * mxfp4_block_bytes;
+        const std::byte* scales = matrix_.scales->data + first_block;
+        each_block(mxfp4_block, [&](std::int64_t i, std::int64_t end, std::int64_t block) {
+            const float scale = numbers_[static_cast<unsigned>(scales[block])];
+            for (; i < end; ++i) {
+                const std::int64_t column = range_.first_column + i;
+                const auto both = static_cast<unsigned>(from[column / 2]);
+                to(r)[i] = e2m1[(column % 2 == 0 ? both : both >> 4) & 15U] * scale;
+            }
+        });
+    }
+
+    void transposed_rows(std::int64_t first, std::int64_t end) const {
+        for (std::int64_t i = 0; i < range_.num_columns; ++i) {
+            const std::int64_t column = matrix_.index * matrix_.columns + range_.first_column + i;
+            for (std::int64_t r = first; r < end; ++r)
+                to(r)[i] = element_of(*matrix_.elements, column * matrix_.rows + row(r));
+        }
+    }
+
+    const MatrixView& matrix_;
+    const MatrixRange& range_;
+    float* out_;
+    std::array<float, 256> numbers_;  ///< by byte: elements; mxfp4: scales
+};
+
+}  // namespace
+
+std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_t end_row) const {
+    std::int64_t row_bytes = elements->num_bytes / (rows * columns) * columns;
+    if (form == StoredForm::mxfp4) row_bytes = columns / mxfp4_block * mxfp4_block_bytes;
+    if (form == StoredForm::transposed) {
+        const std::int64_t whole = elements->num_bytes / elements->shape.front();
+        return {elements->data + index * whole, static_cast<std::size_t>(whole)};
+    }
+    return {elements->data + (index * rows + first_row) * row_bytes,
+            static_cast<std::size_t>((end_row - first_row) * row_bytes)};
+}
+
+MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
+                          std::int64_t columns, StackPlace place) {
+    if (place.count > 0) return require_of_stack(tensors, name, rows, columns, place);
+    const auto found = tensors.tensors().find(name);
+    if (found != tensors.tensors().end() &&
+        (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8))
+        return require_scaled(tensors, name, rows, columns);
+    return {.rows = rows, .columns = columns, .tensor = name, .elements = &tensors.require(name, {rows, columns})};
+}
+
+bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out) {
+    const Reader reader(matrix, range, out);
+    std::atomic<bool> finite = true;
+    const auto read = [&](std::int64_t first, std::int64_t end) {
+        reader.read(first, end);
+        const bool all = std::all_of(out + first * range.num_columns, out + end * range.num_columns,
+                                     [](float value) { return std::isfinite(value); });
+        if (!all) finite = false;
     };
     constexpr std::int64_t elements_per_thread = std::int64_t{1} << 20;
     const std::int64_t wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(),
@@ -119,8 +230,8 @@ bool multiply_by_scales(const MatrixView& matrix, const MatrixRange& range, floa
     {
         std::vector<std::jthread> workers;
         for (std::int64_t t = 1; t < threads; ++t)
-            workers.emplace_back(multiply, t * range.num_rows / threads, (t + 1) * range.num_rows / threads);
-        multiply(0, range.num_rows / threads);
+            workers.emplace_back(read, t * range.num_rows / threads, (t + 1) * range.num_rows / threads);
+        read(0, range.num_rows / threads);
     }
     return finite;
 }

@@ -1,35 +1,62 @@
-// Matrices as folders "FP8" and "INT8" hold them: elements of 8 bits, and scales by which they are multiplied. Read by
-// FolderSource, which hands them on as f32.
+// Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), or the experts
+// of a layer in one tensor, as gpt-oss has them. FolderSource hands on the first as they are, the others as f32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "engine/model/safetensors.hpp"
 
 namespace longhaul::engine {
 
-/// A matrix of a model folder: of BF16, F16 or F32, or of F8_E4M3 or I8 with scales (BF16, F16 or F32). Tensor "X" has
-/// them in "X_scale_inv" or "X_scale": one for all, one for each row, or one for each block of 128 rows and columns.
-struct MatrixView {
-    const TensorView* elements = nullptr;
-    const TensorView* scales = nullptr;  ///< nullptr: none
-    std::int64_t rows_per_scale = 0, columns_per_scale = 0;
+/// How a tensor holds a matrix [rows, columns].
+enum class StoredForm : std::uint8_t {
+    floats,      ///< BF16, F16 or F32, row by row
+    scaled,      ///< F8_E4M3 or I8 times scales
+    mxfp4,       ///< of a stack: blocks of 32 elements of 4 bits in a row, with a scale each
+    transposed,  ///< of a stack: BF16, F16 or F32, column by column
 };
 
-/// The matrix `name`, which must have this shape, and its scales one of theirs. Throws InputError.
-MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
-                          std::int64_t columns);
+/// Which matrix of a tensor that holds several of one shape.
+struct StackPlace {
+    std::int64_t count = 0;  ///< 0: the tensor is one matrix
+    std::int64_t index = 0;
+};
 
-/// A part of a matrix.
+struct MatrixView {
+    StoredForm form = StoredForm::floats;
+    std::int64_t rows = 0, columns = 0;
+    std::int64_t index = 0;  ///< in its stack
+    std::string tensor;      ///< name of the elements' tensor
+    const TensorView* elements = nullptr;
+    const TensorView* scales = nullptr;                      ///< scaled, mxfp4
+    std::int64_t rows_per_scale = 0, columns_per_scale = 0;  ///< scaled
+
+    /// The bytes of elements that rows first_row to end_row - 1 are in.
+    [[nodiscard]] std::span<const std::byte> bytes(std::int64_t first_row, std::int64_t end_row) const;
+};
+
+/// The matrix `name`, or the one at `place` of that stack, which must have this shape.
+///
+/// The scales of tensor "X", of BF16, F16 or F32, are "X_scale_inv" or "X_scale": one for all, one for each row, or one
+/// for each block of 128 rows and columns. The tensors of stack "X" in MXFP4 (OCP Microscaling Formats 1.0) are
+/// "X_blocks", U8 [count, rows, columns / 32, 16] with two elements of E2M1 in a byte, the lower one first, and
+/// "X_scales", U8 [count, rows, columns / 32] of E8M0. Without them "X" has floats [count, columns, rows]. Throws
+/// InputError.
+MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
+                          std::int64_t columns, StackPlace place = {});
+
+/// A part of a matrix: rows first_row, first_row + row_step, …
 struct MatrixRange {
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
+    std::int64_t row_step = 1;
 };
 
-/// out [num_rows, num_columns] = elements * scales of a matrix that has scales; one rounding each. Returns whether all
-/// are finite. Uses several threads.
-bool multiply_by_scales(const MatrixView& matrix, const MatrixRange& range, float* out);
+/// out [num_rows, num_columns] = a part of a matrix of any form but `floats`; a product with a scale is rounded once.
+/// Returns whether all are finite. Uses several threads.
+bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out);
 
 }  // namespace longhaul::engine

@@ -23,6 +23,7 @@ struct TensorNames {
     std::string router, experts;  ///< experts: prefix of each one's number
     std::vector<std::string> expert_up;
     std::string expert_down;
+    std::string sinks;  ///< LayerConfig::sinks
 };
 
 inline TensorNames llama_tensor_names(const std::string& prefix = "") {
@@ -47,7 +48,16 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .router = "mlp.gate",
             .experts = "mlp.experts.",
             .expert_up = {"gate_proj", "up_proj"},
-            .expert_down = "down_proj"};
+            .expert_down = "down_proj",
+            .sinks = "self_attn.sinks"};
+}
+
+/// One tensor has the matrices of all experts (ExpertConfig::stacked).
+inline TensorNames gpt_oss_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.router = "mlp.router";
+    names.expert_up = {"gate_up_proj"};
+    return names;
 }
 
 inline TensorNames mixtral_tensor_names() {
@@ -97,16 +107,18 @@ inline TensorNames opt_tensor_names() {
             .router = "",
             .experts = "",
             .expert_up = {},
-            .expert_down = ""};
+            .expert_down = "",
+            .sinks = ""};
 }
 
 inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
-    static const TensorNames mixtral = mixtral_tensor_names();
+    static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mixtral") return mixtral;
+    if (config.model_type == "gpt_oss") return gpt_oss;
     if (config.model_type == "gemma3_text") return gemma3_text;
     return config.model_type == "gemma3" ? gemma3 : llama;
 }

@@ -80,6 +80,8 @@ class Planner {
         if (kind.output_bias) {
             vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
+        if (kind.sinks)
+            vector(name + "sinks", w.sinks, {rows(from + names_.sinks, c_.num_heads, 1, s_.first_head, s_.num_heads)});
     }
 
     /// Width of an MLP, whole and on this rank.
@@ -104,18 +106,54 @@ class Planner {
         const MlpWidth width{c_.expert_intermediate_size, s_.expert_intermediate};
         everywhere(name + "router", w.router, kernels::act_type(types_.layers), from + names_.router, kind.count,
                    c_.hidden_size);
+        if (kind.bias) vector(name + "router_bias", w.router_bias, {whole(from + names_.router + ".bias", kind.count)});
         w.experts.resize(static_cast<std::size_t>(kind.count));
         const std::size_t first = plans_.size();
+        if (kind.bias) expert_biases(kind.count, from, name, w, width);
         for (std::int64_t number = 0; number < kind.count; ++number) {
             const std::string to = name + "experts." + std::to_string(number) + ".";
-            const std::string tensors = from + names_.experts + std::to_string(number) + ".";
+            const std::string tensors = from + names_.experts + (kind.stacked ? "" : std::to_string(number) + ".");
+            const StackPlace place{kind.stacked ? kind.count : 0, number};
             Expert& expert = w.experts[static_cast<std::size_t>(number)];
             column_parallel(to + "gate_up", expert.gate_up, types_.layers,
-                            gate_up(tensors, names_.expert_up, ".weight", c_.hidden_size, width));
-            row_parallel(to + "down", expert.down, tensors + names_.expert_down + ".weight", width.whole, width.local);
+                            kind.stacked
+                                ? gates_and_ups(tensors + names_.expert_up.front(), c_.hidden_size, width, place)
+                                : gate_up(tensors, names_.expert_up, ".weight", c_.hidden_size, width));
+            row_parallel(to + "down", expert.down, tensors + names_.expert_down + (kind.stacked ? "" : ".weight"),
+                         width.whole, width.local);
+            plans_.back().parts.front().stack = place;
         }
         for (std::size_t i = first; i < plans_.size(); ++i) plans_[i].of_experts = kind;
         plans_.back().completes = &w;  // the last of them
+    }
+
+    /// Of all experts, which are in stacks: those of an expert's two matmuls, one expert after another.
+    void expert_biases(std::int64_t count, const std::string& from, const std::string& name, LayerWeights& w,
+                       MlpWidth width) {
+        std::vector<TensorPart> up, down;
+        for (std::int64_t number = 0; number < count; ++number) {
+            const StackPlace place{count, number};
+            for (TensorPart& part :
+                 gates_and_ups(from + names_.experts + names_.expert_up.front() + "_bias", 1, width, place))
+                up.push_back(std::move(part));
+            down.push_back(whole(from + names_.experts + names_.expert_down + "_bias", c_.hidden_size));
+            down.back().stack = place;
+        }
+        vector(name + "experts_up_bias", w.experts_up_bias, std::move(up));
+        vector(name + "experts_down_bias", w.experts_down_bias, std::move(down));
+    }
+
+    /// Gate rows, then up rows, of a tensor in which they alternate.
+    [[nodiscard]] std::vector<TensorPart> gates_and_ups(const std::string& tensor, std::int64_t columns, MlpWidth width,
+                                                        StackPlace place) const {
+        std::vector<TensorPart> parts;
+        for (const std::int64_t first : {0, 1}) {
+            TensorPart& part = parts.emplace_back(
+                rows(tensor, 2 * width.whole, columns, 2 * s_.rank * width.local + first, width.local));
+            part.row_step = 2;
+            part.stack = place;
+        }
+        return parts;
     }
 
     void norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {
@@ -289,7 +327,20 @@ double read_share(const ExpertConfig& experts, std::int64_t rows) {
 }
 
 std::int64_t TensorPart::present_rows() const {
-    return std::clamp<std::int64_t>(last_row() - first_row, 0, num_rows);
+    const std::int64_t after = end_row > 0 ? end_row : rows;
+    return std::clamp<std::int64_t>((after - first_row + row_step - 1) / row_step, 0, num_rows);
+}
+
+std::int64_t TensorPart::first_present() const {
+    return present_rows() > 0 ? first_row : 0;
+}
+
+std::int64_t TensorPart::end_present() const {
+    return present_rows() > 0 ? first_row + (present_rows() - 1) * row_step + 1 : 0;
+}
+
+std::vector<std::int64_t> TensorPart::vector_shape() const {
+    return stack.count > 0 ? std::vector{stack.count, rows} : std::vector{rows};
 }
 
 std::int64_t WeightPlan::num_rows() const {

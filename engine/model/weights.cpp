@@ -8,8 +8,6 @@
 #include <cstring>
 #include <thread>
 
-#include "engine/model/scaled_matrix.hpp"
-
 namespace longhaul::engine {
 namespace {
 
@@ -176,10 +174,11 @@ class FolderSource::Listener final : public kernels::PackListener {
 
 /// The rows of `part` in the file.
 static std::span<const std::byte> bytes_of(const TensorPart& part, const MatrixView& view) {
-    const TensorView& elements = *view.elements;
-    const std::int64_t row_bytes = part.columns * (elements.num_bytes / (part.rows * part.columns));
-    return {elements.data + std::min(part.first_row, part.last_row()) * row_bytes,
-            static_cast<std::size_t>(part.present_rows() * row_bytes)};
+    return view.bytes(part.first_present(), part.end_present());
+}
+
+static MatrixView view_of(const SafetensorsFolder& folder, const TensorPart& part) {
+    return require_matrix(folder, part.tensor, part.rows, part.columns, part.stack);
 }
 
 FolderSource::FolderSource(const SafetensorsFolder& folder) : folder_(folder) {}
@@ -190,36 +189,40 @@ void FolderSource::announce(const std::vector<WeightPlan>& plans) {
     for (const WeightPlan& plan : plans) {
         if (plan.matrix == nullptr) continue;  // vectors are only a page or two
         for (const TensorPart& part : plan.parts) {
-            ranges.push_back(bytes_of(part, require_matrix(folder_, part.tensor, part.rows, part.columns)));
+            ranges.push_back(bytes_of(part, view_of(folder_, part)));
         }
     }
     ahead_ = std::make_unique<ReadAhead>(std::move(ranges));
 }
 
 WeightRows FolderSource::matrix(const TensorPart& part) {
-    const MatrixView view = require_matrix(folder_, part.tensor, part.rows, part.columns);
-    if (view.scales != nullptr) return scaled_matrix(part, view);
+    const MatrixView view = view_of(folder_, part);
+    if (view.form != StoredForm::floats) return converted(part, view);
     return {.data = bytes_of(part, view).data(),
             .dtype = to_dtype(view.elements->dtype),
             .num_rows = part.present_rows(),
-            .row_stride = part.columns,
+            .row_stride = part.columns * part.row_step,
             .first_column = part.first_column,
             .num_columns = part.num_columns,
             .listener = &listeners_.emplace_back(part.tensor, ahead_.get())};
 }
 
-WeightRows FolderSource::scaled_matrix(const TensorPart& part, const MatrixView& view) {
+WeightRows FolderSource::converted(const TensorPart& part, const MatrixView& view) {
     const std::int64_t num_rows = part.present_rows();
-    scaled_.push_back(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(num_rows * part.num_columns)));
-    float* const rows = scaled_.back().get();
-    const bool finite = multiply_by_scales(view,
-                                           {.first_row = part.first_row,
-                                            .num_rows = num_rows,
-                                            .first_column = part.first_column,
-                                            .num_columns = part.num_columns},
-                                           rows);
+    const auto size = static_cast<std::size_t>(num_rows * part.num_columns);
+    if (num_converted_ == converted_.size()) converted_.emplace_back();
+    Converted& memory = converted_[num_converted_++];
+    if (memory.size < size) memory = {std::make_unique_for_overwrite<float[]>(size), size};
+    float* const rows = memory.values.get();
+    const bool finite = read_as_f32(view,
+                                    {.first_row = part.first_row,
+                                     .num_rows = num_rows,
+                                     .first_column = part.first_column,
+                                     .num_columns = part.num_columns,
+                                     .row_step = part.row_step},
+                                    rows);
     const std::span<const std::byte> read = bytes_of(part, view);
-    listeners_.emplace_back(part.tensor, ahead_.get()).packed(read.data(), read.size(), finite);
+    listeners_.emplace_back(view.tensor, ahead_.get()).packed(read.data(), read.size(), finite);
     return {.data = reinterpret_cast<const std::byte*>(rows),
             .dtype = DType::f32,
             .num_rows = num_rows,
@@ -229,11 +232,12 @@ WeightRows FolderSource::scaled_matrix(const TensorPart& part, const MatrixView&
 }
 
 std::vector<float> FolderSource::vector(const TensorPart& part) {
-    const TensorView& view = folder_.require(part.tensor, {part.rows});
+    const TensorView& view = folder_.require(part.tensor, part.vector_shape());
+    const std::int64_t first = part.stack.index * part.rows + part.first_row;
     std::vector<float> values(static_cast<std::size_t>(part.present_rows()));
     bool finite = true;
     for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = element_of(view, part.first_row + static_cast<std::int64_t>(i));
+        values[i] = element_of(view, first + static_cast<std::int64_t>(i) * part.row_step);
         finite = finite && std::isfinite(values[i]);
     }
     listeners_.emplace_back(part.tensor, nullptr).packed(view.data, static_cast<std::size_t>(view.num_bytes), finite);
@@ -269,16 +273,16 @@ static void fill_uniform(std::span<std::uint16_t> values, float scale, std::uint
 }
 
 WeightRows RandomSource::matrix(const TensorPart& part) {
-    const std::uint64_t start = (seed_ + 1) * 0x9e3779b97f4a7c15ULL ^ std::hash<std::string>{}(part.tensor);
+    const std::uint64_t start = (seed_ + 1) * 0x9e3779b97f4a7c15ULL ^ std::hash<std::string>{}(part.tensor) ^
+                                static_cast<std::uint64_t>(part.stack.index) << 32;
     const auto count = static_cast<std::size_t>(part.rows * part.columns);
     held_.push_back(std::make_unique_for_overwrite<std::uint16_t[]>(count));
     const float scale = 1.7F / std::sqrt(static_cast<float>(part.columns));
     fill_uniform({held_.back().get(), count}, scale, static_cast<std::uint32_t>(start ^ start >> 32));
-    return {.data = reinterpret_cast<const std::byte*>(held_.back().get() +
-                                                       std::min(part.first_row, part.last_row()) * part.columns),
+    return {.data = reinterpret_cast<const std::byte*>(held_.back().get() + part.first_present() * part.columns),
             .dtype = DType::bf16,
             .num_rows = part.present_rows(),
-            .row_stride = part.columns,
+            .row_stride = part.columns * part.row_step,
             .first_column = part.first_column,
             .num_columns = part.num_columns};
 }

@@ -13,6 +13,7 @@
 #include "engine/model/packed_file.hpp"
 #include "engine/model/read_ahead.hpp"
 #include "engine/model/safetensors.hpp"
+#include "engine/model/stored_matrix.hpp"
 #include "kernels/device.hpp"
 #include "kernels/numerics.hpp"
 
@@ -71,8 +72,11 @@ struct LayerWeights {
     // [intermediate, hidden].
     kernels::Matrix gate_up;
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
-    // Instead of gate_up and down, which are empty then, if the layer has experts.
+    kernels::Buffer sinks;                                           // f32 [heads]; empty if the model has none
+    // Instead of gate_up and down, which are empty then, if the layer has experts; their biases are f32 [experts,
+    // outputs], empty if the model has none.
     kernels::Matrix router;  // [experts, hidden], replicated
+    kernels::Buffer router_bias, experts_up_bias, experts_down_bias;
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };
@@ -108,15 +112,20 @@ struct TensorPart {
     std::int64_t rows = 0, columns = 0;  ///< shape of the whole tensor
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
-    std::int64_t end_row = 0;  ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix
+    std::int64_t end_row = 0;   ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix
+    std::int64_t row_step = 1;  ///< 2: gates and ups alternate, and these are the ones or the others
+    StackPlace stack{};         ///< which of several matrices (or vectors) of this shape in the tensor
 
-    [[nodiscard]] std::int64_t last_row() const { return end_row > 0 ? end_row : rows; }
     /// Number of its rows that exist in the tensor (without padding).
     [[nodiscard]] std::int64_t present_rows() const;
+    /// The rows of the tensor that they are within: the first, and the one after the last.
+    [[nodiscard]] std::int64_t first_present() const;
+    [[nodiscard]] std::int64_t end_present() const;
+    /// Shape of the tensor if it is no matrix.
+    [[nodiscard]] std::vector<std::int64_t> vector_shape() const;
 };
 
 struct TensorNames;
-struct MatrixView;
 
 /// How one matrix or vector of a rank is built: stacked parts of tensors. Exactly one of `matrix` and `vector` is set.
 struct WeightPlan {
@@ -163,7 +172,7 @@ class TensorSource {
     /// The rows and columns of `part` that exist in the tensor; valid until `done`. Throws InputError if the tensor is
     /// missing or has another shape.
     virtual kernels::WeightRows matrix(const TensorPart& part) = 0;
-    /// The same for a tensor of one dimension.
+    /// The same for a vector.
     virtual std::vector<float> vector(const TensorPart& part) = 0;
     /// All tensors returned so far have been packed; their memory may be released.
     virtual void done() {}
@@ -192,19 +201,26 @@ class FolderSource final : public TensorSource {
     void announce(const std::vector<WeightPlan>& plans) override;
     kernels::WeightRows matrix(const TensorPart& part) override;
     std::vector<float> vector(const TensorPart& part) override;
-    void done() override { scaled_.clear(); }
+    void done() override { num_converted_ = 0; }
 
     /// Names of tensors read so far that contain NaN or infinity.
     [[nodiscard]] std::vector<std::string> bad_tensors() const;
 
   private:
     class Listener;
-    kernels::WeightRows scaled_matrix(const TensorPart& part, const MatrixView& view);
+    kernels::WeightRows converted(const TensorPart& part, const MatrixView& view);
 
     const SafetensorsFolder& folder_;
     std::unique_ptr<ReadAhead> ahead_;
-    std::deque<Listener> listeners_;                ///< one per matrix() or vector() call
-    std::vector<std::unique_ptr<float[]>> scaled_;  ///< matrices multiplied by their scales, until `done`
+    std::deque<Listener> listeners_;                   ///< one per matrix() or vector() call
+    /// Matrices that are not stored as floats, until `done`. Their memory is used again: to get new pages from the
+    /// system took as long as all else.
+    struct Converted {
+        std::unique_ptr<float[]> values;
+        std::size_t size = 0;
+    };
+    std::vector<Converted> converted_;
+    std::size_t num_converted_ = 0;
 };
 
 /// Small random bf16 weights, determined by the seed and the tensor's name; vectors are ones.

@@ -198,9 +198,10 @@ def train(args):
 def config_of_layer(target):
     """The target's config.json as that of its draft layer, which has one MLP where the target may have experts."""
     config = json.loads((pathlib.Path(target) / "config.json").read_text())
-    if config["model_type"] in ("qwen3_moe", "mixtral"):
-        config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-    config.pop("quantization_config", None)  # the layer's weights are not those of the target
+    if config["model_type"] in ("qwen3_moe", "mixtral", "gpt_oss"):
+        config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False}
+    for key in ("layer_types", "quantization_config"):  # windows and weights are the target's
+        config.pop(key, None)
     return config
 
 

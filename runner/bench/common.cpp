@@ -68,6 +68,21 @@ ModelConfig qwen3_30b_a3b() {
     return config;
 }
 
+/// 32 experts, of which a token has 4: 3.6 of 21 billion parameters. Sinks, and a window in every other layer.
+ModelConfig gpt_oss_20b() {
+    ModelConfig config = shape(201088, 2880, 2880, 24, 64, 8, 64, false);
+    config.expert_intermediate_size = 2880;
+    config.model_type = "gpt_oss";
+    engine::LayerConfig& layer = config.layers.front();
+    layer.activation = engine::Activation::swiglu_oai;
+    layer.qkv_bias = layer.output_bias = layer.sinks = true;
+    layer.experts = {.count = 32, .per_token = 4, .bias = true, .stacked = true};
+    layer.rope.theta = 150000;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
+    for (std::size_t at = 0; at < config.layers.size(); at += 2) config.layers[at].attention_window = 128;
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
@@ -75,6 +90,7 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"mistral-7b", windowed(shape(32000, 4096, 14336, 32, 32, 8, 128, false), 4096)},
         {"gemma3-1b", gemma3_1b()},
         {"qwen3-30b-a3b", qwen3_30b_a3b()},
+        {"gpt-oss-20b", gpt_oss_20b()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

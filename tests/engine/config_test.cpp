@@ -369,6 +369,35 @@ TEST(Config, MixtralHasExpertsInAllLayers) {
         << "four of six experts in two layers";
 }
 
+/// As published, but for its sizes.
+TEST(Config, GptOssHasSinksAndAWindowInEveryOtherLayer) {
+    const auto load_gpt_oss = [](const std::string& change) {
+        return load_family("gpt_oss", "GptOssForCausalLM", change);
+    };
+    const std::string rope = R"("rope_theta": 150000, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0,
+        "factor": 32.0, "original_max_position_embeddings": 64, "rope_type": "yarn", "truncate": false})";
+    const ModelConfig config = load_gpt_oss("{" + rope + R"(, "num_local_experts": 8, "num_experts_per_tok": 4,
+        "experts_per_token": 4, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128,
+        "swiglu_limit": 7.0, "attention_bias": true, "initial_context_length": 64, "quantization_config":
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}})");
+    for (const std::int64_t at : {0, 1}) {
+        const LayerConfig& layer = config.layer(at);
+        EXPECT_TRUE(layer.sinks && layer.qkv_bias && layer.output_bias && layer.experts.bias && layer.experts.stacked);
+        EXPECT_EQ(layer.activation, Activation::swiglu_oai);
+        EXPECT_EQ(layer.attention_window, at == 0 ? 128 : 0);
+        EXPECT_EQ(layer.rope.scaling, RopeScaling::yarn);
+        EXPECT_FALSE(layer.rope.truncate);
+        EXPECT_EQ(layer.experts.per_token, 4);
+    }
+    EXPECT_EQ(config.max_positions, 2048);
+    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * (3 * 64 * 172 + 2 * 172 + 64))
+        << "four of eight experts in two layers, each with its biases";
+    const ModelConfig defaults = load_gpt_oss("{" + rope + R"(, "num_hidden_layers": 3})");
+    EXPECT_EQ(defaults.layer(0).experts.count, 128);
+    EXPECT_EQ(defaults.layer(2).attention_window, 128);
+    EXPECT_EQ(defaults.layer(1).attention_window, 0);
+}
+
 struct BadFamily {
     const char* model_type;
     const char* class_name;
@@ -408,6 +437,13 @@ const BadFamily bad_families[] = {
      "num_local_experts: expected an integer from 1 to 1024, got 1025"},
     {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1024, "num_hidden_layers": 129})",
      "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
+    {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_limit": 8.0})", "swiglu_limit: expected 7.0, got 8.0"},
+    {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_alpha": 1.7})", "swiglu_alpha: expected 1.702, got 1.7"},
+    {"gpt_oss", "GptOssForCausalLM", "{}",
+     "rope_scaling: expected an object, as in the published folders, got nothing"},
+    {"mixtral", "MixtralForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})",
+     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
+     R"(no quantization, got "mxfp4"; use the model's unquantized folder, or one of FP8)"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"num_experts": 4})",
      "num_experts_per_tok: expected at most num_experts = 4, got nothing"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [0, 2]})",
@@ -457,17 +493,17 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 const BadConfig bad_configs[] = {
     // Architecture.
     {R"({"model_type": "mamba"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",
      R"(architectures: expected ["LlamaForCausalLM"], got "LlamaForCausalLM")"},
     {R"({"architectures": []})", R"(architectures: expected ["LlamaForCausalLM"], got an array of 0)"},
     {R"({"quantization_config": {"quant_method": "awq"}})",
-     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors" or no quantization, got )"
-     R"("awq"; use the model's unquantized folder, or one of FP8)"},
+     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
+     R"(no quantization, got "awq"; use the model's unquantized folder, or one of FP8)"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})",
      R"(quantization_config.format: expected "float-quantized", "int-quantized" or "naive-quantized", got )"
      R"("pack-quantized"; use the model's unquantized folder)"},

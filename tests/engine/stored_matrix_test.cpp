@@ -1,6 +1,6 @@
-// Matrices of 8 bits with scales: values worked out by hand, every shape of scales, any part, and what is refused.
-// Whole models with them: parity_test.cpp.
-#include "engine/model/scaled_matrix.hpp"
+// Matrices of 8 bits with scales, and stacks of experts: values worked out by hand, every shape of scales, any part,
+// and what is refused. Whole models with them: parity_test.cpp.
+#include "engine/model/stored_matrix.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -55,9 +55,10 @@ class TensorFolder {
     ~TensorFolder() { std::filesystem::remove_all(path_); }
 
     [[nodiscard]] const SafetensorsFolder& tensors() const { return *tensors_; }
-    [[nodiscard]] std::string complaint(const std::string& name, std::int64_t rows, std::int64_t columns) const {
+    [[nodiscard]] std::string complaint(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                        StackPlace place = {}) const {
         try {
-            static_cast<void>(require_matrix(*tensors_, name, rows, columns));
+            static_cast<void>(require_matrix(*tensors_, name, rows, columns, place));
         } catch (const InputError& error) {
             std::string line = error.what();
             return line.substr(line.find(": ") + 2);
@@ -71,9 +72,9 @@ class TensorFolder {
 };
 
 std::vector<float> values_of(const TensorFolder& folder, std::int64_t rows, std::int64_t columns,
-                             const MatrixRange& range, bool finite = true) {
+                             const MatrixRange& range, bool finite = true, StackPlace place = {}) {
     std::vector<float> out(static_cast<std::size_t>(range.num_rows * range.num_columns));
-    EXPECT_EQ(multiply_by_scales(require_matrix(folder.tensors(), "w", rows, columns), range, out.data()), finite);
+    EXPECT_EQ(read_as_f32(require_matrix(folder.tensors(), "w", rows, columns, place), range, out.data()), finite);
     return out;
 }
 
@@ -140,6 +141,80 @@ TEST(ScaledMatrix, RefusesWhatItCannotRead) {
     const TensorFolder packed({{"w", {"I32", {1, 1}, "abcd"}}});
     EXPECT_EQ(packed.complaint("w", 1, 1), "w: expected BF16, F16 or F32, got I32");
     EXPECT_EQ(packed.complaint("v", 1, 1), "v: expected a tensor of shape [1, 1], got none of that name");
+}
+
+/// Two elements in a byte, the lower one first: every number of E2M1 twice in a row of one block.
+std::string mxfp4_row() {
+    std::string bytes;
+    for (int i = 0; i < 16; ++i) bytes += static_cast<char>((2 * i + 1) % 16 << 4 | 2 * i % 16);
+    return bytes;
+}
+
+TEST(StackedMatrices, ElementsAreThoseOfMxfp4) {
+    const TensorFolder folder(
+        {{"w_blocks", {"U8", {1, 1, 1, 16}, mxfp4_row()}}, {"w_scales", {"U8", {1, 1, 1}, "\x81"}}});
+    const std::vector<float> e2m1 = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, 0, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+    const std::vector<float> values = values_of(folder, 1, 32, {0, 1, 0, 32}, true, {1, 0});
+    for (std::size_t i = 0; i < 32; ++i) ASSERT_EQ(values[i], e2m1[i % 16] * 4) << i;
+    const TensorFolder tiny(
+        {{"w_blocks", {"U8", {1, 1, 1, 16}, mxfp4_row()}}, {"w_scales", {"U8", {1, 1, 1}, std::string(1, '\0')}}});
+    EXPECT_EQ(values_of(tiny, 1, 32, {0, 1, 7, 1}, true, {1, 0}).front(), 0x6p-127F);
+    const TensorFolder nan({{"w_blocks", {"U8", {1, 1, 1, 16}, mxfp4_row()}}, {"w_scales", {"U8", {1, 1, 1}, "\xff"}}});
+    values_of(nan, 1, 32, {0, 1, 0, 32}, false, {1, 0});
+}
+
+/// Three matrices of 5 x 64: a scale tells which block it is of. All rows, every second one, and parts that begin and
+/// end within blocks.
+TEST(StackedMatrices, EveryBlockHasItsScale) {
+    constexpr std::int64_t rows = 5, columns = 64;
+    std::string ones(3 * rows * columns / 2, '\x22'), scales;
+    for (int block = 0; block < 3 * rows * 2; ++block) scales += static_cast<char>(110 + block);
+    const TensorFolder folder(
+        {{"w_blocks", {"U8", {3, rows, 2, 16}, ones}}, {"w_scales", {"U8", {3, rows, 2}, scales}}});
+    for (const std::int64_t index : {0, 2}) {
+        for (const MatrixRange& range : {MatrixRange{0, rows, 0, columns}, MatrixRange{1, 2, 31, 2, 2},
+                                         MatrixRange{0, 3, 40, 24, 2}, MatrixRange{4, 1, 63, 1}}) {
+            const std::vector<float> values = values_of(folder, rows, columns, range, true, {3, index});
+            for (std::int64_t i = 0; i < range.num_rows * range.num_columns; ++i) {
+                const std::int64_t row = range.first_row + i / range.num_columns * range.row_step;
+                const std::int64_t block = (index * rows + row) * 2 + (range.first_column + i % range.num_columns) / 32;
+                ASSERT_EQ(values[i], std::ldexp(1.0F, static_cast<int>(block) - 17)) << row;
+            }
+        }
+    }
+}
+
+/// Two matrices of 70 x 3, column by column, of numbers in this order.
+TEST(StackedMatrices, FloatsAreTransposed) {
+    constexpr std::int64_t rows = 70, columns = 3;
+    std::vector<float> numbers;
+    for (int i = 0; i < 2 * rows * columns; ++i) numbers.push_back(static_cast<float>(i));
+    const TensorFolder folder({{"w", {"F32", {2, columns, rows}, f32_bytes(numbers)}}});
+    for (const MatrixRange& range : {MatrixRange{0, rows, 0, columns}, MatrixRange{1, 34, 1, 2, 2}}) {
+        const std::vector<float> values = values_of(folder, rows, columns, range, true, {2, 1});
+        for (std::int64_t i = 0; i < range.num_rows * range.num_columns; ++i) {
+            const std::int64_t row = range.first_row + i / range.num_columns * range.row_step;
+            const std::int64_t column = range.first_column + i % range.num_columns;
+            ASSERT_EQ(values[i], static_cast<float>((columns + column) * rows + row));
+        }
+    }
+}
+
+TEST(StackedMatrices, RefusesWhatItCannotRead) {
+    const StoredTensor blocks{"U8", {1, 1, 1, 16}, mxfp4_row()}, scales{"U8", {1, 1, 1}, "\x7f"};
+    EXPECT_EQ(TensorFolder({{"w_blocks", blocks}}).complaint("w", 1, 32, {1, 0}),
+              "w_scales: expected a tensor of shape [1, 1, 1], got none of that name");
+    EXPECT_EQ(
+        TensorFolder({{"w_blocks", blocks}, {"w_scales", {"I8", {1, 1, 1}, "\x7f"}}}).complaint("w", 1, 32, {1, 0}),
+        "w_scales: expected U8, got I8");
+    EXPECT_EQ(TensorFolder({{"w_blocks", blocks}, {"w_scales", scales}}).complaint("w", 1, 40, {1, 0}),
+              "w_blocks: expected rows of whole blocks of 32, got rows of 40, as config.json says");
+    EXPECT_EQ(TensorFolder({{"w_blocks", blocks}, {"w_scales", scales}}).complaint("w", 1, 32, {2, 0}),
+              "w_blocks: expected shape [2, 1, 1, 16], as config.json says, got [1, 1, 1, 16]");
+    EXPECT_EQ(TensorFolder({{"w", {"F32", {1, 1, 2}, f32_bytes({1, 2})}}}).complaint("w", 1, 2, {1, 0}),
+              "w: expected shape [1, 2, 1], as config.json says, got [1, 1, 2]");
+    EXPECT_EQ(TensorFolder({{"v", scales}}).complaint("w", 1, 2, {1, 0}),
+              "w: expected a tensor of shape [1, 2, 1], got none of that name");
 }
 
 }  // namespace

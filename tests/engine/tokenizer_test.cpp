@@ -121,7 +121,7 @@ TEST_P(TokenizerKind, LongTextsOfAnyKindTakeSeconds) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerKind,
                          testing::Values("gemma3", "gpt2", "llama2", "llama2-metaspace", "llama3", "opt", "phi4",
-                                         "qwen2", "sentencepiece", "tekken"),
+                                         "qwen2", "sentencepiece", "tekken", "gpt-oss"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');
@@ -138,12 +138,12 @@ TEST(Tokenizer, KnowsTheBeginOfTextTokenAndWhoAsksForIt) {
         const char* bos;
         bool adds;
     };
-    for (const Case& c :
-         {Case{"llama3", "<|begin_of_text|>", true},  // set by its template
-          Case{"qwen2", "", false}, Case{"gpt2", "<|endoftext|>", false},
-          Case{"opt", "</s>", true},  // set by tokenizer_config.json
-          Case{"llama2", "<s>", true}, Case{"sentencepiece", "<s>", true}, Case{"gemma3", "<bos>", true},
-          Case{"tekken", "<s>", true}, Case{"phi4", "<|endoftext|>", false}}) {
+    for (const Case& c : {Case{"llama3", "<|begin_of_text|>", true},  // set by its template
+                          Case{"qwen2", "", false}, Case{"gpt2", "<|endoftext|>", false},
+                          Case{"opt", "</s>", true},  // set by tokenizer_config.json
+                          Case{"llama2", "<s>", true}, Case{"sentencepiece", "<s>", true},
+                          Case{"gemma3", "<bos>", true}, Case{"tekken", "<s>", true},
+                          Case{"phi4", "<|endoftext|>", false}, Case{"gpt-oss", "<|startoftext|>", false}}) {
         const auto tokenizer = load_kind(c.kind);
         EXPECT_EQ(tokenizer->adds_bos(), c.adds) << c.kind;
         EXPECT_EQ(tokenizer->bos_id() ? tokenizer->token_bytes(*tokenizer->bos_id()) : "", c.bos) << c.kind;

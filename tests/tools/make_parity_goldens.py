@@ -120,13 +120,21 @@ QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qw
 MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_attention_heads": 8,
            "num_key_value_heads": 4, "head_dim": None, "intermediate_size": 24, "num_local_experts": 4,
            "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False}  # fmt: skip
+# Gates far beyond the activation's limit of 7; rows of two blocks of MXFP4.
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32,
+           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "num_local_experts": 4,
+           "num_experts_per_tok": 2, "sliding_window": 40, "tie_word_embeddings": False, "attention_bias": True,
+           "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0, "rope_theta": 150000,
+           "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 32,
+                            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
 
-# Matrices of the layers as elements of 8 bits and scales: quantization_config, name of the scales, element type.
+# Matrices of the layers as elements of 8 or 4 bits and scales: quantization_config, name of the scales, element type.
 SCALED = {
     "block": ({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
               "_scale_inv", torch.float8_e4m3fn),
     "channel": ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "_scale", torch.float8_e4m3fn),
     "int8": ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "_scale", torch.int8),
+    "mxfp4": ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "_scales", torch.uint8),
 }  # fmt: skip
 
 MODELS = [
@@ -211,6 +219,10 @@ MODELS = [
     Model("qwen3-moe-fp8", QWEN3_MOE, weights_of="qwen3-moe", scaled="channel"),
     Model("qwen2-int8", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None,
                          "rms_norm_eps": 1e-06}, weights_of="qwen2", scaled="int8"),
+    Model("gpt-oss", GPT_OSS, 600, prompt=60),
+    Model("gpt-oss-mxfp4", GPT_OSS, 600, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
+    Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
+                                            "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -255,6 +267,8 @@ def random_weights(model, generator):
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name and name.endswith("weight"):
             parameter.data = 0.3 * noise + (0.0 if model.config.model_type == "gemma3_text" else 1.0)  # Gemma adds 1
+        elif "sinks" in name or name.endswith("experts.gate_up_proj"):
+            parameter.data = noise
         else:
             parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
     model.tie_weights()
@@ -280,8 +294,33 @@ def published_experts(tensors, model_type):
     return separate
 
 
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def as_mxfp4(tensors):
+    """Stacks of experts [experts, inputs, outputs] as blocks of 32 inputs and their scales, and what these stand for."""
+    stored, meant = {}, {}
+    for name, tensor in tensors.items():
+        stored[name] = meant[name] = tensor
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        blocks = tensor.transpose(1, 2).unflatten(2, (-1, 32))
+        exponents = blocks.abs().amax(3).log2().floor() - 2  # the greatest element becomes 4 to 8, which is limited to 6
+        scaled = blocks / exponents.exp2()[..., None]
+        codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1)
+        values = E2M1[codes].copysign(scaled)
+        codes = codes + 8 * values.signbit()
+        del stored[name]
+        stored[name + "_blocks"] = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        stored[name + "_scales"] = (exponents + 127).to(torch.uint8)
+        meant[name] = (values * exponents.exp2()[..., None]).flatten(2).transpose(1, 2).contiguous()
+    return stored, meant
+
+
 def quantized(tensors, scheme):
     """`tensors` as the scheme stores them, and what these stand for."""
+    if scheme == "mxfp4":
+        return as_mxfp4(tensors)
     _, suffix, dtype = SCALED[scheme]
     stored, meant = {}, {}
     for name, tensor in tensors.items():
@@ -381,7 +420,7 @@ def write_golden(spec, folder, tokens, plain=None):
     for key, rows in results.items():
         lines.append(f'"{key}": [\n    ' + ",\n    ".join(numbers(row) for row in rows) + "\n  ]")
     if spec.prompt > 0:
-        lines += [f'"prompt": {spec.prompt}', f'"greedy": {json.dumps(greedy(folder, tokens[: spec.prompt]))}']
+        lines += [f'"prompt": {spec.prompt}', f'"greedy": {json.dumps(greedy(plain or folder, tokens[: spec.prompt]))}']
     (folder / "golden.json").write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
     spread = results["logits"].max() - results["logits"].min()
     print(f"{spec.name}: logits spread over {spread:.2f}")

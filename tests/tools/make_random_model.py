@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading.
 
-Shapes as in `longhaul bench`: 1.1b (default) is 2.2 GB in half a minute, qwen3-30b-a3b 61 GB, with 6 layers 9 GB. The
+Shapes as in `longhaul bench`: 1.1b (default) is 2.2 GB in half a minute, qwen3-30b-a3b 61 GB, with 6 layers 9 GB;
+gpt-oss-20b, whose experts are in MXFP4, is 14 GB. The
 tokenizer is the demo model's. The weights repeat a pseudorandom block from varying offsets: their values do not matter,
 but none is NaN.
 """
 import argparse
 import array
 import json
+import math
 import random
 import shutil
 import struct
@@ -19,8 +21,9 @@ SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head di
     "3b": (128256, 3072, 8192, 28, 24, 8, 128, True),
     "8b": (128256, 4096, 14336, 32, 32, 8, 128, False),
     "qwen3-30b-a3b": (151936, 2048, 768, 48, 32, 4, 128, False),
+    "gpt-oss-20b": (201088, 2880, 2880, 24, 64, 8, 64, False),
 }
-EXPERTS = {"qwen3-30b-a3b": (128, 8)}  # of a layer, of a token
+EXPERTS = {"qwen3-30b-a3b": (128, 8), "gpt-oss-20b": (32, 4)}  # of a layer, of a token
 SHARD_BYTES = 2 << 30
 
 
@@ -36,6 +39,9 @@ def tensors(shape, layers):
         yield prefix + "self_attn.v_proj.weight", (kv_heads * dim, hidden)
         yield prefix + "self_attn.o_proj.weight", (hidden, heads * dim)
         yield prefix + "post_attention_layernorm.weight", (hidden,)
+        if shape == "gpt-oss-20b":
+            yield from tensors_of_gpt_oss_layer(prefix)
+            continue
         if num_experts:
             yield prefix + "self_attn.q_norm.weight", (dim,)
             yield prefix + "self_attn.k_norm.weight", (dim,)
@@ -49,10 +55,39 @@ def tensors(shape, layers):
         yield "lm_head.weight", (vocab, hidden)
 
 
+def tensors_of_gpt_oss_layer(prefix):
+    _, hidden, intermediate, _, heads, kv_heads, dim, _ = SHAPES["gpt-oss-20b"]
+    num_experts, _ = EXPERTS["gpt-oss-20b"]
+    for name, rows in {"q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim, "o": hidden}.items():
+        yield prefix + f"self_attn.{name}_proj.bias", (rows,)
+    yield prefix + "self_attn.sinks", (heads,)
+    yield prefix + "mlp.router.weight", (num_experts, hidden)
+    yield prefix + "mlp.router.bias", (num_experts,)
+    for name, rows, columns in (("gate_up", 2 * intermediate, hidden), ("down", hidden, intermediate)):
+        yield prefix + f"mlp.experts.{name}_proj_blocks", (num_experts, rows, columns // 32, 16)
+        yield prefix + f"mlp.experts.{name}_proj_scales", (num_experts, rows, columns // 32)
+        yield prefix + f"mlp.experts.{name}_proj_bias", (num_experts, rows)
+
+
+def dtype_of(name):
+    return "U8" if name.endswith(("_blocks", "_scales")) else "BF16"
+
+
+def bytes_of(name, shape):
+    return math.prod(shape) * (1 if dtype_of(name) == "U8" else 2)
+
+
 def config(shape, layers):
     vocab, hidden, intermediate, _, heads, kv_heads, dim, tied = SHAPES[shape]
-    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    if shape in EXPERTS:
+    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False}
+    if shape == "gpt-oss-20b":
+        num_experts, per_token = EXPERTS[shape]
+        rope = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": False}
+        family = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": num_experts,
+                  "num_experts_per_tok": per_token, "sliding_window": 128, "rope_scaling": rope, "attention_bias": True,
+                  "quantization_config": {"quant_method": "mxfp4"}}
+    elif shape in EXPERTS:
         num_experts, per_token = EXPERTS[shape]
         family = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "moe_intermediate_size": intermediate,
                   "num_experts": num_experts, "num_experts_per_tok": per_token, "norm_topk_prob": True}
@@ -61,7 +96,7 @@ def config(shape, layers):
         "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "max_position_embeddings": 131072, "tie_word_embeddings": tied,
-        "bos_token_id": 1, "eos_token_id": 2, "attention_bias": False, "mlp_bias": False,
+        "bos_token_id": 1, "eos_token_id": 2, "mlp_bias": False,
     }
 
 
@@ -74,8 +109,8 @@ def random_block(rng):
 def write_shard(path, entries, block, rng):
     header, offset = {}, 0
     for name, shape in entries:
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        size = bytes_of(name, shape)
+        header[name] = {"dtype": dtype_of(name), "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 64)
@@ -85,6 +120,9 @@ def write_shard(path, entries, block, rng):
             left = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
             if len(shape) == 1:
                 out.write(b"\x80\x3f" * (left // 2))  # norms are ones
+                continue
+            if name.endswith("_scales"):
+                out.write(b"\x78" * left)  # 1 / 128
                 continue
             while left > 0:
                 start = 2 * rng.randrange(65536)
@@ -97,7 +135,7 @@ def shards(shape, layers):
     """Tensors divided into files of at most 2 GiB, as Hugging Face does."""
     groups, size = [[]], 0
     for name, dims in tensors(shape, layers):
-        bytes_ = 2 * dims[0] * (dims[1] if len(dims) > 1 else 1)
+        bytes_ = bytes_of(name, dims)
         if groups[-1] and size + bytes_ > SHARD_BYTES:
             groups.append([])
             size = 0

@@ -27,6 +27,10 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS +
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS +
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 HARD_STRINGS = [
     "", " ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\r\n", "\t\t", " \t \n \r\n  x", "a", " a", "a ", "  a  ", "\u3000",
@@ -55,6 +59,10 @@ FAMILY_STRINGS = {
         "camelCaseHTTPServer", "ABCdef ABC def XMLHttpRequest", "\u01c5abc \u02b0A \u05d0a", "a//\n/b", "://x/\r\n/y",
         "A\u0301B\u0301c\u0301", "<s>[INST] Hi [/INST]Ja.</s>", "[INST", "[/INST][INST]", "1234\n\n5",
         "<SPECIAL_9>x<SPECIAL_99>",
+    ],
+    "gpt-oss": [
+        "camelCaseHTTPServer's", "ABC'S def'Ll GHI'ſ x're'VE", "\u01c5's \u02b0A \u05d0a'm", "a//\n/b", "1234567 12",
+        "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>So.<|return|>", "<|start|", "x <|end|> y",
     ],
     "phi4": [
         "<|im_start|> user <|im_sep|>\n\nHi  <|im_end|> \t<|im_start|>", " <|im_sep|>", "a <|im_sep|> \u3000 b",
@@ -152,6 +160,18 @@ def make_tekken(texts, folder):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))])
     save(tokenizer, folder, {"bos_token": "<s>", "eos_token": "</s>", "add_prefix_space": False})
+
+
+def make_gpt_oss(texts, folder):
+    """gpt-oss: o200k_harmony, whose special tokens come last."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = split_byte_level(O200K)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.add_special_tokens(special(*(f"<|{name}|>" for name in (
+        "startoftext", "endoftext", "return", "constrain", "channel", "start", "end", "message", "call"))))
+    save(tokenizer, folder, {"bos_token": "<|startoftext|>", "eos_token": "<|return|>", "pad_token": "<|endoftext|>"})
 
 
 def make_phi4(texts, folder):
@@ -260,7 +280,7 @@ def main():
     parser.add_argument("--kind", action="append", help="make only this tokenizer (repeatable)")
     parser.add_argument("--goldens-only", action="store_true", help="keep the tokenizers, write their goldens anew")
     options = parser.parse_args()
-    makers = {"llama3": make_llama3, "qwen2": make_qwen2, "gpt2": make_gpt2, "opt": make_opt, "tekken": make_tekken,
+    makers = {"llama3": make_llama3, "qwen2": make_qwen2, "gpt2": make_gpt2, "opt": make_opt, "tekken": make_tekken, "gpt-oss": make_gpt_oss,
               "phi4": make_phi4, "gemma3": make_gemma3, "sentencepiece": make_sentencepiece_kinds}
     if not options.goldens_only:
         texts = read_texts(options.text)
