@@ -288,7 +288,8 @@ WeightRows RandomSource::matrix(const TensorPart& part) {
 }
 
 std::vector<float> RandomSource::vector(const TensorPart& part) {
-    return std::vector<float>(static_cast<std::size_t>(part.present_rows()), 1.0F);
+    const bool is_gain = part.tensor.ends_with(".weight");
+    return std::vector<float>(static_cast<std::size_t>(part.present_rows()), is_gain ? 1.0F : 0.0F);
 }
 
 }  // namespace longhaul::engine

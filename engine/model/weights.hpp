@@ -212,7 +212,7 @@ class FolderSource final : public TensorSource {
 
     const SafetensorsFolder& folder_;
     std::unique_ptr<ReadAhead> ahead_;
-    std::deque<Listener> listeners_;                   ///< one per matrix() or vector() call
+    std::deque<Listener> listeners_;  ///< one per matrix() or vector() call
     /// Matrices that are not stored as floats, until `done`. Their memory is used again: to get new pages from the
     /// system took as long as all else.
     struct Converted {
@@ -223,7 +223,8 @@ class FolderSource final : public TensorSource {
     std::size_t num_converted_ = 0;
 };
 
-/// Small random bf16 weights, determined by the seed and the tensor's name; vectors are ones.
+/// Small random bf16 weights, determined by the seed and the tensor's name. Gains of norms are ones; biases and sinks
+/// are zeros: biases would make all rows alike, so that they share experts.
 class RandomSource final : public TensorSource {
   public:
     explicit RandomSource(std::uint64_t seed) : seed_(seed) {}
