@@ -160,6 +160,11 @@ def _add_scoring(command: argparse.ArgumentParser) -> None:
     command.add_argument("--references", type=Path, metavar="FILE", help=_REFERENCES)
     command.add_argument("--tokenize", default="13a", metavar="NAME", help="of BLEU, a name of sacrebleu's (13a)")
     command.add_argument("--no-stemmer", action="store_true", help="ROUGE without Porter stemming")
+    command.add_argument(
+        "--answer-after",
+        metavar="TEXT",
+        help="of reasoning models: score what follows the last TEXT, such as '</think>'",
+    )
     command.add_argument("--draft-ratio", type=_ratio, metavar="R", help=_RATIO)
 
 
@@ -224,7 +229,12 @@ def _open(options: argparse.Namespace) -> list[Run]:
 
 
 def _scoring(options: argparse.Namespace) -> Scoring:
-    return Scoring(tokenizer=options.tokenize, stemmer=not options.no_stemmer, draft_ratio=options.draft_ratio)
+    return Scoring(
+        tokenizer=options.tokenize,
+        stemmer=not options.no_stemmer,
+        draft_ratio=options.draft_ratio,
+        answer_after=options.answer_after or None,
+    )
 
 
 def _note(lines: Sequence[str]) -> None:

@@ -51,6 +51,11 @@ class Measure:
         """Whether it compares with references."""
         return self.family in ("corpus", "rouge", "own")
 
+    @property
+    def uses_answer(self) -> bool:
+        """Whether it leaves out what stands before `Scoring.answer_after`."""
+        return self.needs_reference or self.family == "length"
+
 
 def exp_of(loss: float) -> float:
     """Perplexity of a loss in nats a token."""
@@ -157,6 +162,17 @@ class Scoring:
     tokenizer: str = "13a"  # of BLEU: a name of sacrebleu's
     stemmer: bool = True  # ROUGE: Porter's, as the summarisation papers have it (ROUGE-1.5.5 -m)
     draft_ratio: float | None = None  # MBSU: draft parameters / target parameters, in place of the run's own
+    answer_after: str | None = None  # what a model writes between its reasoning and its answer: "</think>"
+
+    def answer(self, item: Item) -> str:
+        """What is held against a reference or a required length; empty for an item that failed or did not get there."""
+        if item.failed or self.lacks_answer(item):
+            return ""
+        return item.text if self.answer_after is None else item.text.rpartition(self.answer_after)[2].strip()
+
+    def lacks_answer(self, item: Item) -> bool:
+        """Whether the text has reasoning alone."""
+        return not item.failed and self.answer_after is not None and self.answer_after not in item.text
 
     def corpus_metric(self, name: str) -> Metric:
         """A fresh metric of sacrebleu; UsageError for a tokenizer that it does not have."""
@@ -185,7 +201,7 @@ class Scoring:
             return {}
         from .rouge import rouge_f1  # its stemmer takes a quarter of a second, which other measures need not wait for
 
-        scores = rouge_f1(item.reference, "" if item.failed else item.text, self.stemmer)
+        scores = rouge_f1(item.reference, self.answer(item), self.stemmer)
         return {kind: (100 * score, 1.0) for kind, score in scores.items()}
 
 
@@ -229,7 +245,7 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
     if family == "rouge":
         return scoring.rouge(item)
     if family == "length":
-        return _length(item)
+        return _length(item, scoring)
     if item.failed:
         return {}
     if family == "words":
@@ -263,10 +279,10 @@ def length_score(required: int, words: int) -> float:
     return 100 * max(0.0, 1 - excess)
 
 
-def _length(item: Item) -> dict[str, Ratio]:
+def _length(item: Item, scoring: Scoring) -> dict[str, Ratio]:
     if item.required_words is None:
         return {}
-    words = 0 if item.failed else count_words(item.text)
+    words = count_words(scoring.answer(item))
     return {"words": (float(words), 1.0), "length_score": (length_score(item.required_words, words), 1.0)}
 
 

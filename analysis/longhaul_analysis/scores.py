@@ -50,6 +50,7 @@ class RunScores:
     num_failed: int = 0
     num_samples: int = 1  # a prompt
     without_reference: int = 0  # of num_items
+    without_answer: int = 0  # likewise; Scoring.answer_after
     scores: dict[str, Score] = field(default_factory=dict)  # by name; what the run does not have is not there
     loss_by_position: list[tuple[int, int, float]] = field(default_factory=list)  # first position, tokens, nats a token
 
@@ -68,6 +69,11 @@ class RunScores:
             lines.append(
                 f"{self.run.folder}: {100 * loops:.0f} % of the texts repeat themselves, which drafts predict easily; "
                 "see the measures loops and loop_onset"
+            )
+        if self.without_answer > 0 and any(measure.uses_answer for measure in measures):
+            lines.append(
+                f"{self.run.folder}: {self.without_answer} of {self.num_items} items end before their answer, which "
+                "counts as an empty text"
             )
         if not any(measure.needs_reference for measure in measures):
             return lines
@@ -102,6 +108,7 @@ def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = N
         num_failed=sum(item.failed for item in items),
         num_samples=len(samples),
         without_reference=sum(item.reference is None for item in items),
+        without_answer=sum(scoring.lacks_answer(item) for item in items),
         loss_by_position=loss_by_position(items),
     )
     own = {measure.name: measure_of_task(measure, run.keys.get("task")) for measure in measures}
@@ -158,9 +165,9 @@ def sample_places(items: Sequence[Item]) -> list[list[int]]:
     return [places[sample] for sample in sorted(places)]
 
 
-def texts_and_references(items: Iterable[Item]) -> tuple[list[str], list[str]]:
-    """Of the items that have a reference; a failed item's text is empty."""
-    pairs = [("" if item.failed else item.text, item.reference) for item in items if item.reference is not None]
+def texts_and_references(items: Iterable[Item], scoring: Scoring) -> tuple[list[str], list[str]]:
+    """Of the items that have a reference."""
+    pairs = [(scoring.answer(item), item.reference) for item in items if item.reference is not None]
     return [text for text, _ in pairs], [reference for _, reference in pairs]
 
 
@@ -183,7 +190,7 @@ def _from_summary(run: Run, measure: Measure) -> Score:
 def _corpus_score(samples: Iterable[Sequence[Item]], measure: Measure, scoring: Scoring) -> Score:
     score = Score([])
     for items in samples:
-        texts, references = texts_and_references(items)
+        texts, references = texts_and_references(items, scoring)
         if texts:
             metric = scoring.corpus_metric(measure.name)
             score.values.append(corpus_value(metric, corpus_statistics(metric, texts, references).sum(axis=0)))

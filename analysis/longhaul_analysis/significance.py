@@ -134,7 +134,7 @@ def item_error(
         metric = scoring.corpus_metric(own.name)
         if any(item.reference is None for item in items[0]):
             return None
-        tables = [corpus_statistics(metric, *texts_and_references(of_run)) for of_run in items]
+        tables = [corpus_statistics(metric, *texts_and_references(of_run, scoring)) for of_run in items]
         values = [[corpus_value(metric, counts @ table) for counts in draws] for table in tables]
     else:
         ratios = [item_ratios(of_run, [own], scoring)[own.name] for of_run in items]
@@ -245,14 +245,14 @@ def _compare_corpus(
     `systems_items`: of each system the items of its runs. The score of a system is the mean over its runs: BLEU of a
     larger corpus is another measure where n-grams without a match are smoothed.
     """
-    texts, references = texts_and_references(systems_items[0][0])
+    texts, references = texts_and_references(systems_items[0][0], scoring)
     num_items = len(texts)
     if num_items == 0:
         return None
     metric = scoring.corpus_metric(measure.name)
 
     tables = [
-        [corpus_statistics(metric, texts_and_references(of_run)[0], references) for of_run in of_system]
+        [corpus_statistics(metric, texts_and_references(of_run, scoring)[0], references) for of_run in of_system]
         for of_system in systems_items
     ]  # [system][run]: [item, statistic]
 

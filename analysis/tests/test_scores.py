@@ -202,6 +202,25 @@ def test_a_failed_item_is_an_empty_text_against_its_reference_and_nothing_else(m
     assert "1 of 2 items failed" in failed.notes(REFERENCE_MEASURES)[0]
 
 
+def test_answers_of_reasoning_models_are_scored_alone(make_run):
+    items = [
+        {"text": "a cat? </think>no</think>\n\nthe dog ran"},
+        {"text": "the cat sat, it"},  # max-tokens ended the reasoning
+        {"text": "</think>the end"},
+    ]
+    references = {"item-0": "the dog ran", "item-1": "the cat sat", "item-2": "the end"}
+    run = one_run(make_run("run", items, references=references))
+    measures = choose_measures(["bleu", "rouge1", "words", "distinct_1"])
+    plain, answers = (score_run(run, measures, Scoring(answer_after=after)) for after in (None, "</think>"))
+    assert answers.value("rouge1") == pytest.approx((100 + 0 + 100) / 3)
+    assert plain.value("rouge1") != answers.value("rouge1")
+    assert plain.value("bleu") != answers.value("bleu")
+    assert answers.value("distinct_1") == plain.value("distinct_1")  # of the whole text
+    assert (plain.without_answer, answers.without_answer) == (0, 1)
+    assert "1 of 3 items end before their answer" in answers.notes(measures)[0]
+    assert answers.notes(choose_measures(["distinct_1"])) == []
+
+
 def test_items_without_reference_are_left_out_and_counted(make_run):
     folder = make_run("run", [{"text": "the cat"}, {"text": "a dog"}], references={"item-1": "a dog"})
     result = score_run(one_run(folder), REFERENCE_MEASURES)
