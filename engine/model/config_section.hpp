@@ -75,6 +75,7 @@ void read_qwen2_layers(const Section& top, ModelConfig& config);
 void read_qwen3_layers(const Section& top, ModelConfig& config);
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config);
 void read_mistral_layers(const Section& top, ModelConfig& config);
+void read_mistral3_layers(const Section& top, ModelConfig& config);
 void read_mixtral_layers(const Section& top, ModelConfig& config);
 void read_gpt_oss_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);

@@ -160,6 +160,12 @@ void read_mistral_layers(const Section& top, ModelConfig& config) {
     read_windows(top, window_of(top, 4096), config);
 }
 
+/// Mistral Small 3.1 and 3.2: their text model is Mistral. (That of Ministral 3 scales its queries by position.)
+void read_mistral3_layers(const Section& top, ModelConfig& config) {
+    if (top.text_or("model_type", "mistral") != "mistral") top.refuse("model_type", describe(Json("mistral")));
+    read_mistral_layers(top, config);
+}
+
 void read_mixtral_layers(const Section& top, ModelConfig& config) {
     read_common(top, config, 1e6);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);

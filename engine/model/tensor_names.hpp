@@ -11,7 +11,7 @@ namespace longhaul::engine {
 
 /// Names without ".weight" or ".bias". Names below `layers` are prefixed with it and the layer number.
 struct TensorNames {
-    std::string embedding, positions, project_in, project_out, final_norm;
+    std::string embedding, positions, project_in, project_out, final_norm, head;
     std::string layers;
     std::string attention_norm, query, key, value, output;  ///< fused: `query` holds q, k and v; key, value are empty
     std::string query_norm, key_norm;                       ///< LayerConfig::head_norm
@@ -32,6 +32,7 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .project_in = "",
             .project_out = "",
             .final_norm = prefix + "model.norm",
+            .head = prefix + "lm_head",
             .layers = prefix + "model.layers.",
             .attention_norm = "input_layernorm",
             .query = "self_attn.q_proj",
@@ -91,6 +92,7 @@ inline TensorNames opt_tensor_names() {
             .project_in = "model.decoder.project_in",
             .project_out = "model.decoder.project_out",
             .final_norm = "model.decoder.final_layer_norm",
+            .head = "lm_head",
             .layers = "model.decoder.layers.",
             .attention_norm = "self_attn_layer_norm",
             .query = "self_attn.q_proj",
@@ -113,10 +115,12 @@ inline TensorNames opt_tensor_names() {
 
 inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
+    static const TensorNames mistral3 = llama_tensor_names("language_model.");
     static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
+    if (config.model_type == "mistral3") return mistral3;
     if (config.model_type == "mixtral") return mixtral;
     if (config.model_type == "gpt_oss") return gpt_oss;
     if (config.model_type == "gemma3_text") return gemma3_text;

@@ -37,7 +37,7 @@ class Planner {
         add_layers(0, weights.layers, c_.hidden_size);
         if (c_.has_final_norm()) norm("final_norm", weights.final_norm, names_.final_norm, c_.layers.back().norm);
         if (!c_.tied_embeddings) {
-            column_parallel("head", weights.head, types_.tables, {vocabulary("lm_head.weight")});
+            column_parallel("head", weights.head, types_.tables, {vocabulary(names_.head + ".weight")});
         }
         return std::move(plans_);
     }

@@ -314,6 +314,23 @@ TEST(Config, Gemma3WithImages) {
     EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{1, 106}));
 }
 
+/// As published: the text model says neither whether its tables are tied nor what kind of RoPE it has.
+TEST(Config, MistralSmallWithImages) {
+    const ModelConfig config = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"hidden_act": "DELETE",
+        "vocab_size": "DELETE", "eos_token_id": 2, "vision_config": {"hidden_size": 1024}, "spatial_merge_size": 2,
+        "text_config": {"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "head_dim": 128,
+            "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 131072,
+            "max_position_embeddings": 131072, "rope_theta": 1000000000.0, "rms_norm_eps": 1e-05,
+            "sliding_window": null}})");
+    EXPECT_EQ(config.num_layers, 40);
+    EXPECT_EQ(config.head_dim, 128);
+    EXPECT_EQ(config.norm_eps, 1e-5);
+    EXPECT_EQ(config.rope().theta, 1e9);
+    EXPECT_EQ(config.layer(0).attention_window, 0);
+    EXPECT_FALSE(config.tied_embeddings);
+    EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
+}
+
 TEST(Config, Phi3RotatesAPartOfAHead) {
     const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
@@ -426,6 +443,10 @@ const BadFamily bad_families[] = {
      "text_config: expected an object, got nothing"},
     {"gemma3", "Gemma3ForConditionalGeneration", R"({"text_config": {"num_hidden_layers": -1}})",
      "text_config.num_hidden_layers: expected an integer from 1 to 4096, got -1"},
+    {"mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": {"model_type": "ministral3",
+        "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 96, "max_position_embeddings": 2048}})",
+     R"(text_config.model_type: expected "mistral", got "ministral3")"},
     {"phi3", "Phi3ForCausalLM", R"({"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn",
         "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1]}})",
      "rope_scaling.original_max_position_embeddings: expected at least 2 positions, got 1"},
@@ -493,9 +514,9 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 const BadConfig bad_configs[] = {
     // Architecture.
     {R"({"model_type": "mamba"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",

@@ -40,6 +40,7 @@ class Model:
     generation: dict = dataclasses.field(default_factory=dict)
     prompt: int = 0  # if above 0: the greedy continuation of so many tokens is in the golden
     headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
+    with_images: str = ""  # the folder is that of this class and type, whose text model this is
     scaled: str = ""  # matrices of 8 bits with scales: a key of SCALED
 
 
@@ -223,6 +224,7 @@ MODELS = [
     Model("gpt-oss-mxfp4", GPT_OSS, 600, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
     Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
                                             "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
+    Model("mistral3", MISTRAL | {"sliding_window": None}, prompt=50, with_images="Mistral3ForConditionalGeneration mistral3"),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -353,6 +355,20 @@ def write_scaled_model(spec, folder, plain, state):
     write_json(folder / "config.json", config | {"quantization_config": SCALED[spec.scaled][0]})
 
 
+def write_model_with_images(spec, folder, plain, state):
+    """Writes the published form of a text model with a vision tower beside it, and `plain` for transformers."""
+    write_model(spec, plain, state)
+    class_name, model_type = spec.with_images.split()
+    inner = json.loads((plain / "config.json").read_text())
+    outer = {key: inner.pop(key) for key in ("torch_dtype", "bos_token_id", "eos_token_id")}
+    outer |= {"architectures": [class_name], "model_type": model_type, "vision_config": {"hidden_size": 16}}
+    del inner["architectures"]
+    write_json(folder / "config.json", outer | {"text_config": inner})
+    tensors = {f"language_model.{name}": tensor for name, tensor in state.items()}
+    tensors["vision_tower.ln_pre.weight"] = torch.ones(16)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def write_model(spec, folder, state):
     """Writes the folder in published form; config.json by hand in the older form, by transformers in the newer."""
     config = without_none(SMALL | spec.config)
@@ -445,12 +461,13 @@ def make_models(root, prefix):
             state = states[spec.name] = model.state_dict()
         vocab_size = spec.config.get("vocab_size", SMALL["vocab_size"])
         tokens = torch.randint(vocab_size, (spec.num_tokens,), generator=torch.Generator().manual_seed(7)).tolist()
-        if not spec.scaled:
+        if not spec.scaled and not spec.with_images:
             write_model(spec, folder, state)
             write_golden(spec, folder, tokens)
             continue
         with tempfile.TemporaryDirectory() as plain:
-            write_scaled_model(spec, folder, pathlib.Path(plain), state)
+            write = write_scaled_model if spec.scaled else write_model_with_images
+            write(spec, folder, pathlib.Path(plain), state)
             write_golden(spec, folder, tokens, plain)
 
 
