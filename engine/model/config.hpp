@@ -51,13 +51,21 @@ enum class NormPlace : std::uint8_t {
 /// gelu: the tanh approximation; swiglu_oai: see kernels::Gate.
 enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai };
 
+/// What a router makes of an expert's logit.
+enum class RouterScore : std::uint8_t {
+    softmax,  ///< over the experts
+    sigmoid   ///< the layer's correction is added to choose experts, not to weigh them
+};
+
 /// Mixture of experts: a router chooses, for each row, whose MLPs are added.
 struct ExpertConfig {
     std::int64_t count = 0;      ///< 0: one MLP, without a router
     std::int64_t per_token = 0;  ///< experts chosen for a row
-    bool normalized = true;      ///< weights of the chosen experts sum to 1; false: they are softmax over all experts
-    bool bias = false;     ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
-    bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
+    RouterScore score = RouterScore::softmax;
+    double scale = 1.0;      ///< factor on the weights
+    bool normalized = true;  ///< weights of the chosen experts sum to `scale`; false: they are scores among all experts
+    bool bias = false;       ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
+    bool stacked = false;    ///< a tensor of the files has a matrix of all experts, gates and ups alternating
 };
 
 /// Configuration of one layer.
@@ -86,14 +94,16 @@ struct LayerPlace {
     std::int64_t index = 0;
 };
 
-/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, gpt-oss, Phi-3 and Gemma 3 differ from it
-/// as these fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
+/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, gpt-oss, GLM-4.5, Phi-3 and Gemma 3
+/// differ from it as these fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
     std::int64_t intermediate_size = 0;         ///< of layers without experts
     std::int64_t expert_intermediate_size = 0;  ///< of each expert; 0: no layer has any
+    std::int64_t shared_intermediate_size = 0;  ///< of the MLP that all rows have beside their experts; 0: none
     std::int64_t num_layers = 0;
+    std::int64_t num_unused_layers = 0;  ///< behind them in the files: for predicting several tokens
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;

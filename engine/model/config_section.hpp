@@ -77,6 +77,7 @@ void read_qwen3_moe_layers(const Section& top, ModelConfig& config);
 void read_mistral_layers(const Section& top, ModelConfig& config);
 void read_mistral3_layers(const Section& top, ModelConfig& config);
 void read_mixtral_layers(const Section& top, ModelConfig& config);
+void read_glm4_moe_layers(const Section& top, ModelConfig& config);
 void read_gpt_oss_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);
 void read_phi3_layers(const Section& top, ModelConfig& config);

@@ -43,6 +43,12 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
                            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
+    for (const LayerWeights& w : weights) {
+        std::vector<float>& correction =
+            score_corrections_.emplace_back(w.score_correction.num_bytes() / sizeof(float));
+        if (w.score_correction)
+            context.device.download(correction.data(), w.score_correction.data(), w.score_correction.num_bytes());
+    }
     for (const ModelConfig::LayerGroup& group : config.layer_groups())
         ropes_.emplace_back(RopeTable(config, group.rope));
     groups_.resize(ropes_.size());
@@ -177,7 +183,7 @@ void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::by
     const kernels::DType act = context_.act;
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
-    const std::int64_t width = split_.intermediate;
+    const std::int64_t width = w.down.num_inputs;
     float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
     if (w.gate_up.gated)
         return device.gated_matmul(w.gate_up, gate_of(kind), input, w.gate_up.num_inputs, num_rows_, gate_up, act,
@@ -188,10 +194,10 @@ void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::by
     device.relu(gate_up, num_rows_, width, act, active, width);
 }
 
-// out = Wdown activation(W input), f32 [rows, hidden]
+// out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or that beside its experts
 void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, float* out) {
     const LayerWeights& w = weights_[layer];
-    const std::int64_t width = split_.intermediate;
+    const std::int64_t width = w.down.num_inputs;
     std::byte* active =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
     activate(layer, input, active);
@@ -208,7 +214,7 @@ ExpertRouting DecoderLayers::choose_experts(std::int64_t layer, const std::byte*
     if (w.router_bias) context_.device.add_bias(on_device, w.router_bias.as<float>(), num_rows_, router.num_outputs);
     context_.device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device),
                              logits.size() * sizeof(float));
-    return route(logits, config_.layer(layer).experts);
+    return route(logits, config_.layer(layer).experts, score_corrections_[static_cast<std::size_t>(layer)]);
 }
 
 // y = what `matrix` of each expert makes of the expert's copies x, act [copies, x_stride].
@@ -233,8 +239,9 @@ void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& rou
     }
 }
 
-// out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up for each expert, before
-// the weighted sum: a sum over experts and ranks together would have other bits for another number of ranks.
+// out = sum over a row's experts of weight * MLP of that expert, plus the MLP that all rows have. The ranks' parts are
+// added up for each expert, before the weighted sum: a sum over experts and ranks together would have other bits for
+// another number of ranks.
 void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
@@ -257,6 +264,10 @@ void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, 
     context_.sums.all_reduce(sums, num_copies * hidden);
     add_expert_bias(w.experts_down_bias, routing, hidden, sums);
     device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
+    if (!w.gate_up.data) return;
+    float* shared = context_.expert_sums.floats(num_rows_ * hidden);
+    compute_mlp(layer, input, shared);
+    device.add(out, shared, num_rows_ * hidden);
 }
 
 // x += MLP(norm(x))

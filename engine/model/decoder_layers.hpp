@@ -82,9 +82,10 @@ class DecoderLayers {
     const ModelConfig& config_;
     const Split& split_;
     std::span<const LayerWeights> weights_;
-    std::vector<RememberedAngles> ropes_;     ///< by group of layers
-    std::vector<kernels::KvLayout> layouts_;  ///< likewise
-    std::vector<LayerPlace> places_;          ///< by layer
+    std::vector<RememberedAngles> ropes_;                ///< by group of layers
+    std::vector<kernels::KvLayout> layouts_;             ///< likewise
+    std::vector<LayerPlace> places_;                     ///< by layer
+    std::vector<std::vector<float>> score_corrections_;  ///< by layer; empty if it has none
     std::function<void()> hook_;
     std::function<void(const LayerQueries&)> before_attention_;
 

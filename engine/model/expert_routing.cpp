@@ -13,20 +13,19 @@ namespace {
 /// Chooses the experts of one row after another.
 class Chooser {
   public:
-    explicit Chooser(const ExpertConfig& experts)
+    Chooser(const ExpertConfig& experts, std::span<const float> correction)
         : experts_(experts),
-          logits_(static_cast<std::size_t>(experts.count)),
-          order_(logits_.size()),
-          exps_(logits_.size()) {}
+          correction_(correction),
+          order_(static_cast<std::size_t>(experts.count)),
+          scores_(order_.size()),
+          ranks_(order_.size()) {}
 
     /// The experts of a row in ascending order; valid until the next call.
-    std::span<const std::int32_t> choose(std::span<const float> row) {
-        const auto is_nan = [](float logit) { return std::isnan(logit); };
-        has_nan_ = std::any_of(row.begin(), row.end(), is_nan);
-        std::replace_copy_if(row.begin(), row.end(), logits_.begin(), is_nan, -std::numeric_limits<float>::infinity());
+    std::span<const std::int32_t> choose(std::span<const float> logits) {
+        score(logits);
         std::iota(order_.begin(), order_.end(), 0);
         const auto better = [&](std::int32_t a, std::int32_t b) {
-            return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
+            return ranks_[a] != ranks_[b] ? ranks_[a] > ranks_[b] : a < b;
         };
         const auto end = order_.begin() + experts_.per_token;
         std::nth_element(order_.begin(), end - 1, order_.end(), better);
@@ -36,37 +35,58 @@ class Chooser {
 
     /// Weights of the experts `chosen` last. NaN if a logit was: what is wrong with a row is not to be hidden.
     std::vector<float> weights(std::span<const std::int32_t> chosen) {
-        const double highest = *std::max_element(logits_.begin(), logits_.end());
-        if (has_nan_ || std::isinf(highest)) return std::vector<float>(chosen.size(), std::nanf(""));
-        double sum = 0;
-        const auto add = [&](std::int32_t expert) {
-            exps_[expert] = kernels::scalar::exp_nonpositive(double{logits_[expert]} - highest);
-            sum += exps_[expert];
-        };
+        if (is_bad_) return std::vector<float>(chosen.size(), std::nanf(""));
+        double sum = experts_.score == RouterScore::sigmoid ? 1e-20 : 0;  // as transformers: all scores may be zero
         if (experts_.normalized) {
-            for (const std::int32_t expert : chosen) add(expert);
+            for (const std::int32_t expert : chosen) sum += scores_[expert];
+        } else if (experts_.score == RouterScore::softmax) {
+            for (const double score : scores_) sum += score;
         } else {
-            for (std::int32_t expert = 0; expert < experts_.count; ++expert) add(expert);
+            sum = 1;
         }
         std::vector<float> weights;
-        for (const std::int32_t expert : chosen) weights.push_back(static_cast<float>(exps_[expert] / sum));
+        for (const std::int32_t expert : chosen)
+            weights.push_back(static_cast<float>(scores_[expert] / sum * experts_.scale));
         return weights;
     }
 
   private:
+    /// Sets the scores, up to a factor with softmax, and what they are chosen by.
+    void score(std::span<const float> logits) {
+        constexpr double lowest = -std::numeric_limits<double>::infinity();
+        is_bad_ = false;
+        double highest = lowest;
+        for (std::size_t e = 0; e < logits.size(); ++e) {
+            ranks_[e] = std::isnan(logits[e]) ? lowest : double{logits[e]};
+            is_bad_ = is_bad_ || std::isnan(logits[e]);
+            highest = std::max(highest, ranks_[e]);
+        }
+        is_bad_ = is_bad_ || std::isinf(highest);
+        for (std::size_t e = 0; e < logits.size() && !is_bad_; ++e) {
+            if (experts_.score == RouterScore::softmax) {
+                scores_[e] = kernels::scalar::exp_nonpositive(ranks_[e] - highest);
+                continue;
+            }
+            const double exp = kernels::scalar::exp_nonpositive(-std::abs(ranks_[e]));
+            scores_[e] = (ranks_[e] < 0 ? exp : 1) / (1 + exp);
+            ranks_[e] = scores_[e] + (correction_.empty() ? 0 : double{correction_[e]});
+        }
+    }
+
     ExpertConfig experts_;
-    std::vector<float> logits_;
+    std::span<const float> correction_;
     std::vector<std::int32_t> order_;
-    std::vector<double> exps_;
-    bool has_nan_ = false;
+    std::vector<double> scores_;
+    std::vector<double> ranks_;  ///< what experts are chosen by
+    bool is_bad_ = false;
 };
 
 }  // namespace
 
-ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts) {
+ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction) {
     const auto count = static_cast<std::size_t>(experts.count), per_row = static_cast<std::size_t>(experts.per_token);
     const std::size_t num_rows = logits.size() / count;
-    Chooser chooser(experts);
+    Chooser chooser(experts, correction);
     ExpertRouting routing;
     routing.first_copies.resize(count + 1);
     for (std::size_t row = 0; row < num_rows; ++row) {

@@ -174,6 +174,34 @@ void read_mixtral_layers(const Section& top, ModelConfig& config) {
     config.expert_intermediate_size = config.intermediate_size;
 }
 
+/// GLM-4.5 to 4.7: a router as DeepSeek-V3 has it, an MLP for all rows beside the experts, none in the first layers.
+void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    for (const char* groups : {"n_group", "topk_group"}) {
+        if (top.size_or(groups, 1, max_experts) != 1) top.refuse(groups, "1: experts are not chosen by groups");
+    }
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = top.flag("attention_bias");
+    layer.head_norm = top.flag("use_qk_norm");
+    ExpertConfig experts = read_experts(top, config, "n_routed_experts", 128, 8);
+    experts.score = RouterScore::sigmoid;
+    experts.scale = top.positive_or("routed_scaling_factor", 1.0, 1e6);
+    experts.normalized = top.flag_or("norm_topk_prob", true);
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 1408, max_intermediate_size);
+    const std::int64_t shared = top.size_or("n_shared_experts", 1, max_intermediate_size);
+    if (shared * config.expert_intermediate_size > max_intermediate_size)
+        top.refuse("n_shared_experts",
+                   "MLPs of together at most " + std::to_string(max_intermediate_size) + " numbers");
+    config.shared_intermediate_size = shared * config.expert_intermediate_size;
+    config.num_unused_layers = get_int_or(top.json, "num_nextn_predict_layers", 0, 0, max_layers, top.file, top.within);
+    const std::int64_t dense =
+        get_int_or(top.json, "first_k_dense_replace", 1, 0, config.num_layers - 1, top.file, top.within);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
+    for (auto at = static_cast<std::size_t>(dense); at < config.layers.size(); ++at)
+        config.layers[at].experts = experts;
+}
+
 /// gpt-oss: windows in every other layer, attention sinks, biases everywhere, its own activation.
 void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);

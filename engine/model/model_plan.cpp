@@ -96,7 +96,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
         for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
             const auto& [name, view] = *it;
             if (!name.starts_with(layer)) break;
-            if (name.starts_with(layer + "mlp.shared_expert"))
+            if (name.starts_with(layer + "mlp.shared_expert") && config.shared_intermediate_size == 0)
                 faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
                                                     "one that all tokens have", "not in this version"));
             if (!name.starts_with(experts) || config.layer(at).experts.stacked) continue;
@@ -119,9 +119,10 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     Weights weights;
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
-    for (std::string& fault :
-         tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
-                       {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers}, tensors))
+    for (std::string& fault : tensor_faults(
+             plan_weights(config, Split(config, 0, 1), {}, weights),
+             {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers + config.num_unused_layers},
+             tensors))
         faults.push_back(std::move(fault));
     return faults;
 }
@@ -211,9 +212,10 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         f32 * router_outputs +
         experts_of_row *
             (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate + f32 * config.hidden_size);
+    const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
                                        f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
-                                       act * std::max(heads, has_mlp ? split.intermediate : 0) + of_experts;
+                                       act * std::max(heads, widest_mlp) + of_experts;
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
@@ -268,6 +270,9 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
         for (const std::int64_t value : {&layer - config.layers.data(), experts.count, experts.per_token,
                                          std::int64_t{experts.normalized}, config.expert_intermediate_size})
             writer.put(value);
+        if (experts.score == RouterScore::softmax) continue;
+        writer.put(config.shared_intermediate_size);
+        writer.put(experts.scale);
     }
     if (config.model_type != "opt" &&
         (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))

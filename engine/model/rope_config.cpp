@@ -77,7 +77,8 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         constexpr std::string_view key = "partial_rotary_factor";
         if (section->find(key) == nullptr) continue;
         const double share = section->positive_or(key, 1.0, 1.0);
-        if (share != 1.0 && model.model_type != "phi3") section->refuse(key, "1: all of a head rotated");
+        if (share != 1.0 && model.model_type != "phi3" && model.model_type != "glm4_moe")
+            section->refuse(key, "1: all of a head rotated");
         const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
         if (dims < 2 || dims % 2 != 0)
             section->refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +
@@ -85,6 +86,7 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         config.rotary_dims = dims == model.head_dim ? 0 : dims;
         return;
     }
+    if (model.model_type == "glm4_moe") config.rotary_dims = model.head_dim / 4 * 2;  // a half, as its class has it
 }
 
 }  // namespace

@@ -23,6 +23,8 @@ struct TensorNames {
     std::string router, experts;  ///< experts: prefix of each one's number
     std::vector<std::string> expert_up;
     std::string expert_down;
+    std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
+    std::string shared_down;
     std::string sinks;  ///< LayerConfig::sinks
 };
 
@@ -50,6 +52,8 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .experts = "mlp.experts.",
             .expert_up = {"gate_proj", "up_proj"},
             .expert_down = "down_proj",
+            .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
+            .shared_down = "mlp.shared_experts.down_proj",
             .sinks = "self_attn.sinks"};
 }
 
@@ -110,6 +114,8 @@ inline TensorNames opt_tensor_names() {
             .experts = "",
             .expert_up = {},
             .expert_down = "",
+            .shared_up = {},
+            .shared_down = "",
             .sinks = ""};
 }
 

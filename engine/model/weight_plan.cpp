@@ -73,8 +73,10 @@ class Planner {
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());
         if (kind.experts.count > 0) {
             experts(kind.experts, from, name, w);
+            if (c_.shared_intermediate_size > 0)
+                mlp(kind, {c_.shared_intermediate_size, s_.shared_intermediate}, from, name, w);
         } else {
-            mlp(kind, from, name, w);
+            mlp(kind, {c_.intermediate_size, s_.intermediate}, from, name, w);
         }
         if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1, kind));
         if (kind.output_bias) {
@@ -89,11 +91,12 @@ class Planner {
         std::int64_t whole, local;
     };
 
-    void mlp(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w) {
-        const MlpWidth width{c_.intermediate_size, s_.intermediate};
-        const std::string down = from + names_.down;
+    void mlp(const LayerConfig& kind, MlpWidth width, const std::string& from, const std::string& name,
+             LayerWeights& w) {
+        const bool shared = kind.experts.count > 0;
+        const std::string down = from + (shared ? names_.shared_down : names_.down);
         column_parallel(name + "gate_up", w.gate_up, types_.layers,
-                        gate_up(from, names_.up, ".weight", c_.hidden_size, width));
+                        gate_up(from, shared ? names_.shared_up : names_.up, ".weight", c_.hidden_size, width));
         plans_.back().gated = kind.gated && !kind.mlp_bias;
         row_parallel(name + "down", w.down, down + ".weight", width.whole, width.local);
         if (!kind.mlp_bias) return;
@@ -106,6 +109,9 @@ class Planner {
         const MlpWidth width{c_.expert_intermediate_size, s_.expert_intermediate};
         everywhere(name + "router", w.router, kernels::act_type(types_.layers), from + names_.router, kind.count,
                    c_.hidden_size);
+        if (kind.score == RouterScore::sigmoid)
+            vector(name + "score_correction", w.score_correction,
+                   {whole(from + names_.router + ".e_score_correction_bias", kind.count)});
         if (kind.bias) vector(name + "router_bias", w.router_bias, {whole(from + names_.router + ".bias", kind.count)});
         w.experts.resize(static_cast<std::size_t>(kind.count));
         const std::size_t first = plans_.size();
@@ -318,6 +324,7 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
     expert_intermediate = kernels::padded_inputs(config.expert_intermediate_size) / size;
+    shared_intermediate = kernels::padded_inputs(config.shared_intermediate_size) / size;
     vocab = (config.vocab_size + size - 1) / size;
 }
 

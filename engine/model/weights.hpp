@@ -2,6 +2,7 @@
 // sources that fill them. Used by model_loading.cpp and draft heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -29,6 +30,7 @@ struct Split {
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
     std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
+    std::int64_t shared_intermediate = 0;              ///< likewise of the MLP beside the experts
     std::int64_t head_dim = 0;
     std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
 
@@ -38,9 +40,10 @@ struct Split {
     [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads * head_dim; }
     /// Outputs of the QKV matrix.
     [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
-    /// Outputs of the first matrix of an MLP (gate and up, or up alone).
+    /// Outputs of the first matrix of a layer's widest MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
-        return layer.num_up() * (layer.experts.count > 0 ? expert_intermediate : intermediate);
+        if (layer.experts.count == 0) return layer.num_up() * intermediate;
+        return layer.num_up() * std::max(expert_intermediate, shared_intermediate);
     }
 
     /// Reason why the model cannot be split over `size` ranks; "" if it can.
@@ -73,10 +76,11 @@ struct LayerWeights {
     kernels::Matrix gate_up;
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
     kernels::Buffer sinks;                                           // f32 [heads]; empty if the model has none
-    // Instead of gate_up and down, which are empty then, if the layer has experts; their biases are f32 [experts,
-    // outputs], empty if the model has none.
+    // If the layer has experts, gate_up and down are the MLP beside them, or empty. The experts' biases are f32
+    // [experts, outputs]; the score correction, f32 [experts], is that of RouterScore::sigmoid; empty if the model has
+    // none.
     kernels::Matrix router;  // [experts, hidden], replicated
-    kernels::Buffer router_bias, experts_up_bias, experts_down_bias;
+    kernels::Buffer router_bias, score_correction, experts_up_bias, experts_down_bias;
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };

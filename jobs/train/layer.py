@@ -198,9 +198,9 @@ def train(args):
 def config_of_layer(target):
     """The target's config.json as that of its draft layer, which has one MLP where the target may have experts."""
     config = json.loads((pathlib.Path(target) / "config.json").read_text())
-    if config["model_type"] in ("qwen3_moe", "mixtral", "gpt_oss"):
+    if config["model_type"] in ("qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"):
         config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False}
-    for key in ("layer_types", "quantization_config"):  # windows and weights are the target's
+    for key in ("layer_types", "partial_rotary_factor", "quantization_config"):  # the target's alone
         config.pop(key, None)
     return config
 

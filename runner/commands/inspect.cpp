@@ -80,12 +80,14 @@ Json describe_experts(const engine::ModelConfig& config) {
         experts = config.layer(at).experts;
         ++layers;
     }
-    return {{"layers", layers},
-            {"count", experts.count},
-            {"per_token", experts.per_token},
-            {"normalized", experts.normalized},
-            {"intermediate_size", config.expert_intermediate_size},
-            {"active_parameters", engine::num_active_parameters(config)}};
+    Json json{{"layers", layers},
+              {"count", experts.count},
+              {"per_token", experts.per_token},
+              {"normalized", experts.normalized},
+              {"intermediate_size", config.expert_intermediate_size}};
+    if (config.shared_intermediate_size > 0) json["shared_intermediate_size"] = config.shared_intermediate_size;
+    json["active_parameters"] = engine::num_active_parameters(config);
+    return json;
 }
 
 Json describe_tokenizer(const engine::Tokenizer& tokenizer) {

@@ -386,6 +386,37 @@ TEST(Config, MixtralHasExpertsInAllLayers) {
         << "four of six experts in two layers";
 }
 
+TEST(Config, Glm4MoeHasAnMlpBesideItsExperts) {
+    const auto load_glm = [](const std::string& change) {
+        return load_family("glm4_moe", "Glm4MoeForCausalLM", change);
+    };
+    const ModelConfig air = load_glm(R"({"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+        "routed_scaling_factor": 2.5, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 1, "head_dim": 16, "num_hidden_layers": 3})");
+    EXPECT_EQ(air.layer(0).experts.count, 0);
+    for (const std::int64_t at : {1, 2}) {
+        const ExpertConfig& experts = air.layer(at).experts;
+        EXPECT_EQ(experts.count, 16);
+        EXPECT_EQ(experts.score, RouterScore::sigmoid);
+        EXPECT_EQ(experts.scale, 2.5);
+        EXPECT_TRUE(experts.normalized);
+    }
+    EXPECT_EQ(air.expert_intermediate_size, 48);
+    EXPECT_EQ(air.shared_intermediate_size, 96);
+    EXPECT_EQ(air.num_unused_layers, 1);
+    EXPECT_TRUE(air.layer(0).qkv_bias);
+    EXPECT_FALSE(air.layer(0).output_bias || air.layer(0).head_norm);
+    EXPECT_EQ(air.rope().rotary_dims, 8);
+    EXPECT_EQ(num_parameters(air) - num_active_parameters(air), 2 * 12 * 3 * 64 * 48);
+    const ModelConfig defaults = load_glm(R"({"use_qk_norm": true, "head_dim": 16})");
+    EXPECT_EQ(defaults.rope().rotary_dims, 8);
+    EXPECT_TRUE(defaults.layer(1).head_norm);
+    EXPECT_EQ(defaults.layer(1).experts.count, 128);
+    EXPECT_EQ(defaults.shared_intermediate_size, 1408);
+    EXPECT_EQ(defaults.num_unused_layers, 0);
+}
+
 /// As published, but for its sizes.
 TEST(Config, GptOssHasSinksAndAWindowInEveryOtherLayer) {
     const auto load_gpt_oss = [](const std::string& change) {
@@ -458,6 +489,12 @@ const BadFamily bad_families[] = {
      "num_local_experts: expected an integer from 1 to 1024, got 1025"},
     {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1024, "num_hidden_layers": 129})",
      "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 8})",
+     "n_group: expected 1: experts are not chosen by groups, got 8"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"first_k_dense_replace": 2})",
+     "first_k_dense_replace: expected an integer from 0 to 1, got 2"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_shared_experts": 1000})",
+     "n_shared_experts: expected MLPs of together at most 1048576 numbers, got 1000"},
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_limit": 8.0})", "swiglu_limit: expected 7.0, got 8.0"},
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_alpha": 1.7})", "swiglu_alpha: expected 1.702, got 1.7"},
     {"gpt_oss", "GptOssForCausalLM", "{}",
@@ -514,9 +551,9 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 const BadConfig bad_configs[] = {
     // Architecture.
     {R"({"model_type": "mamba"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "glm4_moe", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mistral3", "mixtral", "glm4_moe", "gpt_oss", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",

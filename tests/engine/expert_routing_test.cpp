@@ -53,6 +53,25 @@ TEST(ExpertRouting, WeightsAreSoftmaxOverTheChosenOrOverAll) {
     EXPECT_FLOAT_EQ(all[1], 0.3F);
 }
 
+/// Scores 1/2, 1/4 and 1/5: the correction chooses the last two, and their weights are as if it were not there.
+TEST(ExpertRouting, ACorrectionChoosesExpertsAndDoesNotWeighThem) {
+    const std::vector<float> logits = {0, -std::log(3.0F), -std::log(4.0F)}, correction = {-1, 0, 0.1F};
+    ExpertConfig experts{.count = 3, .per_token = 2, .score = RouterScore::sigmoid, .scale = 2.5};
+    const ExpertRouting routing = route(logits, experts, correction);
+    EXPECT_EQ(experts_of(routing, 0, 2), (std::vector<std::size_t>{1, 2}));
+    EXPECT_FLOAT_EQ(weights_of(routing)[0], 2.5F * 5 / 9);
+    EXPECT_FLOAT_EQ(weights_of(routing)[1], 2.5F * 4 / 9);
+    EXPECT_EQ(experts_of(route(logits, experts), 0, 2), (std::vector<std::size_t>{0, 1}));
+    experts.normalized = false;
+    EXPECT_FLOAT_EQ(weights_of(route(logits, experts, correction))[0], 2.5F / 4);
+    const std::vector<float> large = {80, -80, -80};
+    EXPECT_FLOAT_EQ(weights_of(route(large, experts))[0], 2.5F);
+    const std::vector<float> far = {-2000, -2000, nan};
+    EXPECT_TRUE(std::isnan(weights_of(route(far, experts))[0]));
+    experts.normalized = true;
+    EXPECT_EQ(weights_of(route(std::vector<float>(3, -2000), experts)), (std::vector<float>{0, 0}));
+}
+
 TEST(ExpertRouting, ARowDoesNotDependOnThoseBesideIt) {
     std::vector<float> logits;
     for (int i = 0; i < 50 * 7; ++i) logits.push_back(static_cast<float>(i * i % 101) / 10);

@@ -204,7 +204,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", 
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
-                                           "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4"),
+                                           "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4",
+                                           "glm4-moe"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');

@@ -70,6 +70,20 @@ TEST(ModelPlan, IdentityAndSizesStayWhatTheyWere) {
     }
 }
 
+/// Layers that predict several tokens stand behind the others in the files.
+TEST(ModelPlan, OnlyLayersThatTheConfigDoesNotNameAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/glm4-moe";
+    ModelConfig config = ModelConfig::load(folder);
+    config.num_layers = 2;
+    config.layers.pop_back();
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)), std::vector<std::string>{});
+    config.num_unused_layers = 0;
+    const std::vector<std::string> faults = tensor_faults(config, SafetensorsFolder::open(folder));
+    ASSERT_FALSE(faults.empty());
+    EXPECT_TRUE(faults.front().ends_with("expected layers 0 to 1, as num_hidden_layers says, got layer 2"))
+        << faults.front();
+}
+
 TEST(ModelPlan, ExpertsBeyondTheConfigsAreFaults) {
     const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/mixtral";
     ModelConfig config = ModelConfig::load(folder);

@@ -128,6 +128,13 @@ GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hid
            "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0, "rope_theta": 150000,
            "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 32,
                             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
+# An MLP beside the experts, as wide as two of them, and a layer without experts. Half of each head is rotated.
+GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 8, "num_hidden_layers": 3, "n_routed_experts": 6,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_shared_experts": 2, "first_k_dense_replace": 1,
+            "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "use_qk_norm": True,
+            "attention_bias": True, "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1,
+            "tie_word_embeddings": False}  # fmt: skip
 
 # Matrices of the layers as elements of 8 or 4 bits and scales: quantization_config, name of the scales, element type.
 SCALED = {
@@ -225,6 +232,9 @@ MODELS = [
     Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
                                             "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
     Model("mistral3", MISTRAL | {"sliding_window": None}, prompt=50, with_images="Mistral3ForConditionalGeneration mistral3"),
+    Model("glm4-moe", GLM4_MOE, prompt=40),
+    Model("glm4-moe-modern", GLM4_MOE | {"use_qk_norm": False, "norm_topk_prob": False, "n_shared_experts": 1,
+                                         "first_k_dense_replace": 0, "num_hidden_layers": 1}, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -273,12 +283,15 @@ def random_weights(model, generator):
             parameter.data = noise
         else:
             parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     model.tie_weights()
 
 
 def published_experts(tensors, model_type):
     """The experts of a layer as one tensor a matrix, as in published folders: transformers 5 stacks them."""
-    if model_type not in ("qwen3_moe", "mixtral"):
+    if model_type not in ("qwen3_moe", "mixtral", "glm4_moe"):
         return tensors
     separate = {}
     for name, tensor in tensors.items():
