@@ -12,6 +12,6 @@ namespace longhaul::kernels {
 /// -7..7.
 enum class Gate : std::uint8_t { silu, gelu, swiglu_oai };
 inline constexpr int num_gates = 3;
-inline constexpr float swiglu_oai_limit = 7.0F, swiglu_oai_slope = -1.702F;
+inline constexpr float swiglu_oai_alpha = 1.702F, swiglu_oai_limit = 7.0F;
 
 }  // namespace longhaul::kernels

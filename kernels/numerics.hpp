@@ -22,7 +22,8 @@
 //   Positions before a row's window have score -inf, so p = 0; chunks wholly before it are left out.
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
-//   each multiplication and the addition rounded separately (not fused); out = o / l.
+//   each multiplication and the addition rounded separately (not fused); out = o / l. A sink is one more chunk, the
+//   last, with m = sink, l = 1, o = 0.
 // Rank of positions (Device::rank_positions): the queries of a KV head's query heads are added in f32, ascending, and
 //   the sum is rounded to the query type (int8 KV: quantized like a query). score = its q·k as in attention, with scale
 //   1; tensor cores are not used for it.

@@ -66,7 +66,7 @@ void KvRanker::select(Model& model, std::span<const Request> requests) {
 void KvRanker::rank(Model& model, std::span<const Due> due) {
     kernels::Device& device = model.device();
     const kernels::KvLayout& layout = model.kv_layout();
-    constexpr std::int64_t sinks = RankedSelection::sinks;
+    constexpr std::int64_t first_positions = RankedSelection::first_positions;
     std::vector<ForwardRow> rows;
     std::vector<PartialKv> read;
     std::vector<KvView> views;
@@ -78,9 +78,9 @@ void KvRanker::rank(Model& model, std::span<const Due> due) {
         rows.push_back(ranking_row(one.request->context[static_cast<std::size_t>(at)], at,
                                    static_cast<std::int32_t>(rows.size()), read.back().num_slots));
         rows.back().text_length = std::ssize(one.request->context);
-        for (std::int32_t slot = 0; slot < sinks; ++slot)
+        for (std::int32_t slot = 0; slot < first_positions; ++slot)
             device.kv_move(layout, slot_in(sequence.pages(), slot), slot_in(one.gathered, slot));
-        most = std::max(most, one.selection.gathered - sinks);
+        most = std::max(most, one.selection.gathered - first_positions);
     }
     for (std::size_t i = 0; i < due.size(); ++i)
         views.push_back({read[i].pages, {}, due[i].request->sequence->view().more_groups});
@@ -91,11 +91,13 @@ void KvRanker::rank(Model& model, std::span<const Due> due) {
         if (queries.layer.group > 0) return;  // a window is read as it is
         for (std::size_t i = 0; i < due.size(); ++i) {
             const auto pages = due[i].request->sequence->pages();
-            const std::int64_t count = due[i].selection.gathered - sinks;
+            const std::int64_t count = due[i].selection.gathered - first_positions;
             auto* const positions = positions_.as<std::int32_t>();
             device.rank_positions(layout, queries.layer.index, queries.of_row(static_cast<std::int64_t>(i), layout),
-                                  queries.q_heads, {pages, sinks, due[i].selection.ranked_before, count}, positions);
-            device.gather_positions(layout, queries.layer.index, pages, positions, count, due[i].gathered, sinks);
+                                  queries.q_heads, {pages, first_positions, due[i].selection.ranked_before, count},
+                                  positions);
+            device.gather_positions(layout, queries.layer.index, pages, positions, count, due[i].gathered,
+                                    first_positions);
         }
     };
     static_cast<void>(model.forward({.rows = rows, .sequences = views, .before_attention = gather}));

@@ -30,7 +30,7 @@ constexpr std::int64_t min_ranked_positions = 4 * kernels::KvLayout::page_tokens
 /// Parts of a selection by rank: `gathered` slots with copies of ranked positions (for each layer and KV head its own),
 /// then all positions from `recent_from` on in the sequence's own pages.
 struct RankedSelection {
-    static constexpr std::int64_t sinks = 16;  ///< the first positions are always among the gathered ones
+    static constexpr std::int64_t first_positions = 16;  ///< the first positions are always among the gathered ones
 
     std::int64_t ranked_at = 0;  ///< position of the token whose queries rank the positions before `ranked_before`
     std::int64_t ranked_before = 0;

@@ -24,7 +24,8 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       attended(on),
       sum(on),
       expert_inputs(on),
-      expert_sums(on) {}
+      expert_sums(on),
+      expert_biases(on) {}
 
 /// Memory for the input of a matmul, act [num_rows, padded width].
 std::byte* ComputeContext::inputs(std::int64_t width, std::int64_t num_rows) {

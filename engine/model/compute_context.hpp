@@ -52,7 +52,7 @@ struct ComputeContext {
     Scratch attended;  ///< input of a block's second matmul
     Scratch sum;       ///< output of a block
     /// Rows of a block's input, and of its output, one for each of their experts.
-    Scratch expert_inputs, expert_sums;
+    Scratch expert_inputs, expert_sums, expert_biases;
 
     /// Matmul input, act [num_rows, padded width]: the rows, rounded.
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);

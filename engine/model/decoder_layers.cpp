@@ -233,10 +233,10 @@ void DecoderLayers::multiply_copies(std::span<const Expert> experts, Matrix Expe
 // y += the bias of each copy's expert, f32 [experts, width].
 void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y) {
     if (!bias) return;
-    for (std::int64_t e = 0; e + 1 < std::ssize(routing.first_copies); ++e) {
-        const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
-        if (count > 0) context_.device.add_bias(y + first * width, bias.as<float>() + e * width, count, width);
-    }
+    const std::int64_t size = std::ssize(routing.experts) * width;
+    float* of_copies = context_.expert_biases.floats(size);
+    context_.device.gather(bias.as<float>(), routing.experts, width, of_copies);
+    context_.device.add(y, of_copies, size);
 }
 
 // out = sum over a row's experts of weight * MLP of that expert, plus the MLP that all rows have. The ranks' parts are

@@ -99,9 +99,12 @@ ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, 
     }
     std::partial_sum(routing.first_copies.begin(), routing.first_copies.end(), routing.first_copies.begin());
     routing.rows.resize(routing.terms.size());
+    routing.experts.resize(routing.terms.size());
     std::vector<std::int64_t> next = routing.first_copies;
     for (std::size_t i = 0; i < routing.terms.size(); ++i) {
-        const std::int64_t copy = next[routing.terms[i].row]++;
+        const std::int32_t expert = routing.terms[i].row;
+        const std::int64_t copy = next[expert]++;
+        routing.experts[copy] = expert;
         routing.rows[copy] = static_cast<std::int32_t>(i / per_row);
         routing.terms[i].row = static_cast<std::int32_t>(copy);
     }

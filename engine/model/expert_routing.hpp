@@ -15,6 +15,7 @@ namespace longhaul::engine {
 /// has the same bits beside any other rows.
 struct ExpertRouting {
     std::vector<std::int32_t> rows;           ///< of the pass, one per copy
+    std::vector<std::int32_t> experts;        ///< one per copy
     std::vector<std::int64_t> first_copies;   ///< [experts + 1]: expert e has copies first_copies[e] to [e + 1] - 1
     std::vector<kernels::WeightedRow> terms;  ///< [pass rows, experts per row]: copies to add up
 };

@@ -206,13 +206,13 @@ void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
 void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
     config.tied_embeddings = top.flag("tie_word_embeddings");
-    constexpr double alpha = 1.702, limit = kernels::swiglu_oai_limit;
-    if (top.positive_or("swiglu_alpha", alpha, 100.0) != alpha) top.refuse("swiglu_alpha", describe(Json(alpha)));
-    if (top.positive_or("swiglu_limit", limit, 1e6) != limit) top.refuse("swiglu_limit", describe(Json(limit)));
+    constexpr float alpha = kernels::swiglu_oai_alpha, limit = kernels::swiglu_oai_limit;
+    if (static_cast<float>(top.positive_or("swiglu_alpha", alpha, 100.0)) != alpha) top.refuse("swiglu_alpha", "1.702");
+    if (static_cast<float>(top.positive_or("swiglu_limit", limit, 1e6)) != limit) top.refuse("swiglu_limit", "7.0");
     LayerConfig& layer = config.layers.front();
-    if (top.find("rope_scaling") == nullptr && top.find("rope_parameters") == nullptr)
-        top.refuse("rope_scaling", "an object, as in the published folders");
-    layer.rope = read_rope(rope_section(top), top, config, 150000.0);
+    const Section rope = rope_section(top);
+    if (rope.json.empty()) top.refuse("rope_scaling", "the parameters of yarn, as in the published folders");
+    layer.rope = read_rope(rope, top, config, 150000.0);
     layer.qkv_bias = layer.output_bias = top.flag_or("attention_bias", true);
     layer.activation = Activation::swiglu_oai;
     layer.sinks = true;

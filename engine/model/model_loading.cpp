@@ -17,15 +17,20 @@ namespace longhaul::engine {
 namespace {
 
 /// Adds a notice if matrices have a type that loses precision in bf16, whatever type config.json names.
-void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
-    for (const auto& [name, view] : tensors.tensors()) {
-        const bool scaled = view.dtype == TensorType::f8_e4m3 || view.dtype == TensorType::i8;
-        if (view.shape.size() != 2 || !(scaled || view.dtype == TensorType::f16 || view.dtype == TensorType::f32))
-            continue;
-        notices.push_back("model: " + view.dtype_name + (scaled ? " weights times their scales (" : " weights (") +
-                          name + ") are rounded to bf16; precision = fp32 keeps them " +
-                          (scaled ? "in f32" : "exactly"));
-        return;
+void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder& tensors,
+                   std::vector<std::string>& notices) {
+    for (const WeightPlan& plan : plans) {
+        if (plan.matrix == nullptr) continue;
+        for (const TensorPart& part : plan.parts) {
+            const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
+            const bool scaled = view.form == StoredForm::scaled;
+            const TensorType type = view.elements->dtype;
+            if (!scaled && type != TensorType::f16 && type != TensorType::f32) continue;
+            notices.push_back("model: " + view.elements->dtype_name +
+                              (scaled ? " weights times their scales (" : " weights (") + part.tensor +
+                              ") are rounded to bf16; precision = fp32 keeps them " + (scaled ? "in f32" : "exactly"));
+            return;
+        }
     }
 }
 
@@ -51,6 +56,7 @@ class Loading {
           plans_(plan_weights(model.config, model.split, weight_types(model.precision), model.weights)) {}
 
     void run(const std::filesystem::path& packed_folder) {
+        if (model_.precision == Precision::bf16) note_rounding(plans_, tensors_, model_.notices);
         if (!packed_folder.empty() && adopt_packed(packed_folder)) return;
         FolderSource source(tensors_);
         load_weights(plans_, device_, source);
@@ -142,7 +148,6 @@ std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Pre
         if (!faults.empty()) throw Error(faults.front());
         model->fingerprint = model_fingerprint(model->config, tensors.fingerprint());
         Loading(tensors, device, *model).run(packed_folder);
-        if (precision == Precision::bf16) note_rounding(tensors, model->notices);
         model->report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
     agree(group, [&] {

@@ -67,6 +67,7 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
             numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
             numbered.what + " " + std::to_string(number), ""));
     }
+    std::set<std::string> of_tensors;  // several parts may be of one tensor
     for (const WeightPlan& plan : plans) {
         for (const TensorPart& part : plan.parts) {
             try {
@@ -76,7 +77,7 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
                     static_cast<void>(tensors.require(part.tensor, part.vector_shape()));
                 }
             } catch (const InputError& error) {
-                if (faults.empty() || faults.back() != error.what()) faults.emplace_back(error.what());
+                if (of_tensors.insert(error.what()).second) faults.emplace_back(error.what());
             }
         }
     }
@@ -85,12 +86,28 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
 
 namespace {
 
+/// Why a tensor below the experts of a layer has no place there; "" if it has.
+struct Misfit {
+    std::string expected, got, fix;
+};
+Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
+    std::int64_t number = -1;
+    std::from_chars(part.data(), part.data() + part.size(), number);
+    if (experts.stacked && number >= 0) return {"one tensor for all experts", "one for each", ""};
+    if (!experts.stacked && number < 0)
+        return {"a tensor for each expert, numbered from 0", "one for all", "save the model in its published form"};
+    if (number >= experts.count)
+        return {"experts 0 to " + std::to_string(experts.count - 1) + ", as config.json says",
+                "expert " + std::to_string(number), ""};
+    return {};
+}
+
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
 void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
     const TensorNames& names = tensor_names(config);
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
-        const std::int64_t count = config.layer(at).experts.count;
-        if (count == 0) continue;
+        const LayerConfig& kind = config.layer(at);
+        if (kind.experts.count == 0) continue;
         const std::string layer = names.layers + std::to_string(at) + ".";
         const std::string experts = layer + names.experts;
         for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
@@ -99,16 +116,15 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (name.starts_with(layer + "mlp.shared_expert") && config.shared_intermediate_size == 0)
                 faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
                                                     "one that all tokens have", "not in this version"));
-            if (!name.starts_with(experts) || config.layer(at).experts.stacked) continue;
-            std::int64_t number = -1;
-            std::from_chars(name.data() + experts.size(), name.data() + name.size(), number);
-            if (number < 0)
-                faults.push_back(InputError::format(view.file, name, "a tensor for each expert, " + experts + "0 …",
-                                                    "one for all", "save the model in its published form"));
-            if (number >= count)
-                faults.push_back(InputError::format(
-                    view.file, name, "experts 0 to " + std::to_string(count - 1) + ", as config.json says",
-                    "expert " + std::to_string(number), ""));
+            if (name == layer + names.query + ".bias" && !kind.qkv_bias)
+                faults.push_back(InputError::format(view.file, name, "no biases, as attention_bias says", "one", ""));
+            if (kind.experts.stacked && tensors.contains(name + "_blocks"))
+                faults.push_back(
+                    InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
+            if (!name.starts_with(experts)) continue;
+            const Misfit misfit = misfit_of(name.substr(experts.size()), kind.experts);
+            if (!misfit.expected.empty())
+                faults.push_back(InputError::format(view.file, name, misfit.expected, misfit.got, misfit.fix));
         }
     }
 }
@@ -201,17 +217,19 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
     std::int64_t experts_of_row = 0, router_outputs = 0;
-    bool has_mlp = false;
+    bool has_mlp = false, has_biases = false;
     for (const LayerConfig& layer : config.layers) {
+        has_biases = has_biases || layer.experts.bias;
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
         router_outputs = std::max(router_outputs, layer.experts.count);
         has_mlp = has_mlp || layer.experts.count == 0;
     }
-    // Each expert of a row has a copy of it, the sums of its two matmuls, and the input of the second.
+    // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
+    const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
     const std::int64_t of_experts =
         f32 * router_outputs +
-        experts_of_row *
-            (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate + f32 * config.hidden_size);
+        experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
+                          f32 * config.hidden_size + of_biases);
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
                                        f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
@@ -234,6 +252,13 @@ void put_layers(const ModelConfig& config, ByteWriter& writer) {
         }
     }
     for (const double value : {config.layers.front().query_scale, config.embedding_scale}) writer.put(value);
+}
+
+/// What also distinguishes those of families that came later.
+void put_blocks(const ModelConfig& config, ByteWriter& writer) {
+    const LayerConfig& layer = config.layers.front();
+    for (const bool value : {layer.qkv_bias, layer.output_bias, layer.head_norm, layer.rope.truncate})
+        writer.put(value);
 }
 
 }  // namespace
@@ -277,6 +302,8 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     if (config.model_type != "opt" &&
         (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
         put_layers(config, writer);
+    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe"};
+    if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }

@@ -508,9 +508,15 @@ std::uint64_t SafetensorsFolder::fingerprint() const {
         add_text(view.dtype_name);
         add_number(view.shape.size());
         for (const std::int64_t size : view.shape) add_number(static_cast<std::uint64_t>(size));
-        const std::int64_t sample = std::min(sample_bytes, view.num_bytes);
-        add(view.data, static_cast<std::size_t>(sample));
-        add(view.data + (view.num_bytes - sample), static_cast<std::size_t>(sample));
+        // A tensor with the matrices of all experts counts as so many.
+        const bool is_stack = view.shape.size() >= 3 && view.shape.front() > 0 && name.find(".experts.") != name.npos;
+        const std::int64_t whole = is_stack ? view.num_bytes / view.shape.front() : view.num_bytes;
+        const std::int64_t sample = std::min(sample_bytes, whole);
+        for (std::int64_t at = 0; at == 0 || at < view.num_bytes; at += whole) {
+            add(view.data + at, static_cast<std::size_t>(sample));
+            add(view.data + at + (whole - sample), static_cast<std::size_t>(sample));
+            if (whole == 0) break;
+        }
     }
     return XXH3_64bits_digest(hash.get());
 }

@@ -98,21 +98,26 @@ MatrixView require_scaled(const SafetensorsFolder& tensors, const std::string& n
 
 MatrixView require_of_stack(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                             std::int64_t columns, StackPlace place) {
-    MatrixView view{
-        .form = StoredForm::transposed, .rows = rows, .columns = columns, .index = place.index, .tensor = name};
     const std::string blocks = name + "_blocks", scales = name + "_scales";
-    if (!tensors.contains(blocks)) {
+    MatrixView view;
+    view.rows = rows;
+    view.columns = columns;
+    view.index = place.index;
+    const bool is_mxfp4 = tensors.contains(blocks) || tensors.contains(scales);
+    if (!is_mxfp4 && (tensors.contains(name) || columns % mxfp4_block != 0)) {
+        view.form = StoredForm::transposed;
+        view.tensor = name;
         view.elements = &tensors.require(name, {place.count, columns, rows});
         return view;
     }
     view.form = StoredForm::mxfp4;
-    view.tensor = blocks;
+    view.tensor = scales;
     const std::int64_t in_row = columns / mxfp4_block;
+    if (columns % mxfp4_block != 0 && tensors.contains(blocks))
+        throw InputError(tensors.tensors().at(blocks).file, blocks, "rows of whole blocks of 32",
+                         "rows of " + std::to_string(columns) + ", as config.json says");
     view.elements = &tensors.require_shape(blocks, {place.count, rows, in_row, mxfp4_block_bytes});
     view.scales = &tensors.require_shape(scales, {place.count, rows, in_row});
-    if (columns % mxfp4_block != 0)
-        throw InputError(view.elements->file, blocks, "rows of whole blocks of 32",
-                         "rows of " + std::to_string(columns) + ", as config.json says");
     for (const auto& [tensor, tensor_name] : {std::pair(view.elements, &blocks), {view.scales, &scales}}) {
         if (tensor->dtype_name != "U8") throw InputError(tensor->file, *tensor_name, "U8", tensor->dtype_name);
     }

@@ -29,12 +29,12 @@ struct MatrixView {
     StoredForm form = StoredForm::floats;
     std::int64_t rows = 0, columns = 0;
     std::int64_t index = 0;  ///< in its stack
-    std::string tensor;      ///< name of the elements' tensor
+    std::string tensor;      ///< name of the tensor that could hold NaN: the elements', or the scales' of MXFP4
     const TensorView* elements = nullptr;
     const TensorView* scales = nullptr;                      ///< scaled, mxfp4
     std::int64_t rows_per_scale = 0, columns_per_scale = 0;  ///< scaled
 
-    /// The bytes of elements that rows first_row to end_row - 1 are in.
+    /// The bytes of elements that rows first_row to end_row - 1 are in: all of a transposed matrix.
     [[nodiscard]] std::span<const std::byte> bytes(std::int64_t first_row, std::int64_t end_row) const;
 };
 

@@ -187,7 +187,7 @@ FolderSource::~FolderSource() = default;
 void FolderSource::announce(const std::vector<WeightPlan>& plans) {
     std::vector<std::span<const std::byte>> ranges;
     for (const WeightPlan& plan : plans) {
-        if (plan.matrix == nullptr) continue;  // vectors are only a page or two
+        if (plan.matrix == nullptr) continue;  // vectors are small
         for (const TensorPart& part : plan.parts) {
             ranges.push_back(bytes_of(part, view_of(folder_, part)));
         }
@@ -240,14 +240,18 @@ std::vector<float> FolderSource::vector(const TensorPart& part) {
         values[i] = element_of(view, first + static_cast<std::int64_t>(i) * part.row_step);
         finite = finite && std::isfinite(values[i]);
     }
-    listeners_.emplace_back(part.tensor, nullptr).packed(view.data, static_cast<std::size_t>(view.num_bytes), finite);
+    const std::int64_t element =
+        view.num_bytes / std::max<std::int64_t>(part.rows * std::max<std::int64_t>(part.stack.count, 1), 1);
+    const auto read = static_cast<std::size_t>((part.end_present() - part.first_present()) * element);
+    listeners_.emplace_back(part.tensor, nullptr).packed(view.data + first * element, read, finite);
     return values;
 }
 
 std::vector<std::string> FolderSource::bad_tensors() const {
     std::vector<std::string> names;
     for (const Listener& listener : listeners_) {
-        if (listener.bad()) names.push_back(listener.tensor());
+        const bool is_known = std::find(names.begin(), names.end(), listener.tensor()) != names.end();
+        if (listener.bad() && !is_known) names.push_back(listener.tensor());
     }
     return names;
 }

@@ -113,7 +113,7 @@ struct WeightTypes {
 /// Rows and columns that a rank takes from a tensor of the checkpoint. Rows beyond the last one are zeros (padding).
 struct TensorPart {
     std::string tensor;
-    std::int64_t rows = 0, columns = 0;  ///< shape of the whole tensor
+    std::int64_t rows = 0, columns = 0;  ///< shape of the whole tensor, or of one matrix of a stack
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
     std::int64_t end_row = 0;   ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix

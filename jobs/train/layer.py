@@ -202,6 +202,9 @@ def config_of_layer(target):
         config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False}
     for key in ("layer_types", "partial_rotary_factor", "quantization_config"):  # the target's alone
         config.pop(key, None)
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.get(key, {}):
+            config[key] = config[key] | {"truncate": True}  # as yarn() of model.py, with which the layer was trained
     return config
 
 

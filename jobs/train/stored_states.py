@@ -112,7 +112,7 @@ class Ends(nn.Module):
         super().__init__()
         folder = pathlib.Path(folder)
         c = json.loads((folder / "config.json").read_text())
-        scaling = c.get("rope_scaling") or {}
+        scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in ("default", "yarn"):
             raise SystemExit(f"{folder}/config.json: rope_scaling: expected none or yarn, got {kind}: not in this version")
@@ -120,7 +120,7 @@ class Ends(nn.Module):
         self.config = Config(
             head_dim=c.get("head_dim") or size // heads,
             num_key_value_heads=c.get("num_key_value_heads", heads),
-            rope_theta=c.get("rope_theta", 10000.0),
+            rope_theta=scaling.get("rope_theta", c.get("rope_theta", 10000.0)),
             rope_factor=scaling.get("factor", 1.0),
             original_max_position_embeddings=scaling.get("original_max_position_embeddings", c["max_position_embeddings"]),
             **{k: c[k] for k in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

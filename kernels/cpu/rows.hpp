@@ -217,7 +217,7 @@ void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row
 template <class Isa, Gate gate>
 [[gnu::always_inline]] inline typename Isa::Floats gate_exponent(typename Isa::Floats x) {
     if constexpr (gate == Gate::silu) return Isa::negate(x);
-    if constexpr (gate == Gate::swiglu_oai) return Isa::mul(Isa::all(swiglu_oai_slope), x);
+    if constexpr (gate == Gate::swiglu_oai) return Isa::mul(Isa::all(-swiglu_oai_alpha), x);
     const auto cubic = Isa::fma(Isa::mul(x, x), Isa::all(exp_constants::gelu_cubic), Isa::all(1.0F));
     return Isa::mul(Isa::all(exp_constants::gelu_slope), Isa::mul(x, cubic));
 }

@@ -39,7 +39,7 @@ struct SwigluOaiMul {
         return __fadd_rn(limited < -swiglu_oai_limit ? -swiglu_oai_limit : limited, 1.0F);
     }
     static __device__ bool is_ordinary(float gate) { return gate >= -37.0F; }
-    static __device__ float ordinary_exponent(float gate) { return __fmul_rn(swiglu_oai_slope, input(gate)); }
+    static __device__ float ordinary_exponent(float gate) { return __fmul_rn(-swiglu_oai_alpha, input(gate)); }
     __device__ float operator()(float gate, float up) const {
         return (input(gate) / (1.0F + exp_of(ordinary_exponent(gate)))) * factor(up);
     }

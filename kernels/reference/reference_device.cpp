@@ -239,7 +239,7 @@ float gated(Gate gate, float x, float up) {
             break;
     }
     const float low = limited(x, -std::numeric_limits<float>::infinity(), swiglu_oai_limit);
-    return (low / (1.0F + exp_of(swiglu_oai_slope * low))) * (limited(up, -swiglu_oai_limit, swiglu_oai_limit) + 1.0F);
+    return (low / (1.0F + exp_of(-swiglu_oai_alpha * low))) * (limited(up, -swiglu_oai_limit, swiglu_oai_limit) + 1.0F);
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ ModelConfig qwen3_30b_a3b() {
     return config;
 }
 
-/// 32 experts, of which a token has 4: 3.6 of 21 billion parameters. Sinks, and a window in every other layer.
+/// 32 experts, of which a token has 4: 3.6 of 21 billion parameters without the embedding. Sinks, and a window in every
+/// other layer.
 ModelConfig gpt_oss_20b() {
     ModelConfig config = shape(201088, 2880, 2880, 24, 64, 8, 64, false);
     config.expert_intermediate_size = 2880;

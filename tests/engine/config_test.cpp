@@ -498,7 +498,7 @@ const BadFamily bad_families[] = {
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_limit": 8.0})", "swiglu_limit: expected 7.0, got 8.0"},
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_alpha": 1.7})", "swiglu_alpha: expected 1.702, got 1.7"},
     {"gpt_oss", "GptOssForCausalLM", "{}",
-     "rope_scaling: expected an object, as in the published folders, got nothing"},
+     "rope_scaling: expected the parameters of yarn, as in the published folders, got nothing"},
     {"mixtral", "MixtralForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})",
      R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
      R"(no quantization, got "mxfp4"; use the model's unquantized folder, or one of FP8)"},

@@ -215,6 +215,8 @@ TEST(StackedMatrices, RefusesWhatItCannotRead) {
               "w: expected shape [1, 2, 1], as config.json says, got [1, 1, 2]");
     EXPECT_EQ(TensorFolder({{"v", scales}}).complaint("w", 1, 2, {1, 0}),
               "w: expected a tensor of shape [1, 2, 1], got none of that name");
+    EXPECT_EQ(TensorFolder({{"w_scales", scales}}).complaint("w", 1, 32, {1, 0}),
+              "w_blocks: expected a tensor of shape [1, 1, 1, 16], got none of that name");
 }
 
 }  // namespace

@@ -81,6 +81,27 @@ TEST_P(AttentionTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 20'000);
 }
 
+/// A sink of -infinity is none, and one of infinity leaves nothing of the values.
+TEST_P(AttentionTest, SinksThatAreNoNumbersEqualReference) {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    const Case c{DType::bf16, 32, 2, 2, 700, 3, true};
+    const std::vector<float> without = Scene(*device_, c, 77).run(*device_, DType::f32).values();
+    Scene expected(*reference_, c, 77), actual(*device_, c, 77);
+    expected.sinks = actual.sinks = {-inf, 1e30F, -1e30F, std::nanf("")};
+    const std::vector<float> wanted = expected.run(*reference_, DType::f32).values();
+    const std::vector<float> got = actual.run(*device_, DType::f32).values();
+    ASSERT_EQ(wanted.size(), got.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const std::size_t head = i / 32 % 4;
+        if (head == 3) {
+            ASSERT_TRUE(std::isnan(got[i]) && std::isnan(wanted[i])) << i;
+            continue;
+        }
+        ASSERT_EQ(got[i], wanted[i]) << i;
+        ASSERT_EQ(got[i], head == 1 ? 0 : without[i]) << i;
+    }
+}
+
 /// Threads split chunks inside and between units: no split may change a bit.
 TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
     Comparison comparison(GetParam());

@@ -101,6 +101,27 @@ TEST_P(RowsTest, ReluKeepsNanAndDropsWhatIsBelowZero) {
     EXPECT_EQ(out, (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
+/// Beyond the limits, and what is no number: gates in the first half, ups in the second.
+TEST_P(RowsTest, LimitsOfSwigluOai) {
+    constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> x = {7, 9, inf, -inf, nan, 0, 7,   7,    7,   -0.0F,  //
+                                  1, 1, 1,   1,    1,   1, inf, -inf, nan, -1e30F};
+    const std::vector<float> out = output_of(*device_, x, 16 * 4, [](Device& device, const float* in, std::byte* to) {
+                                       device.gate_mul(Gate::swiglu_oai, in, 1, 10, DType::f32, to, 16);
+                                   }).values();
+    const float seven = static_cast<float>(7 / (1 + std::exp(-1.702 * 7)));
+    EXPECT_FLOAT_EQ(out[0], 2 * seven);
+    EXPECT_EQ(out[1], out[0]);
+    EXPECT_EQ(out[2], out[0]);
+    EXPECT_EQ(out[3], -inf) << "the exponential is bounded, as with the other gates";
+    EXPECT_TRUE(std::isnan(out[4]));
+    EXPECT_EQ(out[5], 0);
+    EXPECT_FLOAT_EQ(out[6], 8 * seven);
+    EXPECT_FLOAT_EQ(out[7], -6 * seven);
+    EXPECT_TRUE(std::isnan(out[8]));
+    EXPECT_EQ(out[9], 0);
+}
+
 TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
     Numbers numbers(52);
     Comparison comparison(GetParam());

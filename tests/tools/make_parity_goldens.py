@@ -23,6 +23,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # others want aligned rows
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -121,8 +122,8 @@ QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qw
 MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_attention_heads": 8,
            "num_key_value_heads": 4, "head_dim": None, "intermediate_size": 24, "num_local_experts": 4,
            "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False}  # fmt: skip
-# Gates far beyond the activation's limit of 7; rows of two blocks of MXFP4.
-GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32,
+# Gates far beyond the activation's limit of 7; rows of three blocks of MXFP4.
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 96, "intermediate_size": 32,
            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "num_local_experts": 4,
            "num_experts_per_tok": 2, "sliding_window": 40, "tie_word_embeddings": False, "attention_bias": True,
            "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0, "rope_theta": 150000,
@@ -230,7 +231,7 @@ MODELS = [
     Model("gpt-oss", GPT_OSS, 600, prompt=60),
     Model("gpt-oss-mxfp4", GPT_OSS, 600, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
     Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
-                                            "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
+                                            "intermediate_size": 17, "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
     Model("mistral3", MISTRAL | {"sliding_window": None}, prompt=50, with_images="Mistral3ForConditionalGeneration mistral3"),
     Model("glm4-moe", GLM4_MOE, prompt=40),
     Model("glm4-moe-modern", GLM4_MOE | {"use_qk_norm": False, "norm_topk_prob": False, "n_shared_experts": 1,
@@ -420,14 +421,14 @@ def write_model(spec, folder, state):
 
 @torch.no_grad()
 def logits(folder, dtype, tokens, positions):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **EAGER)
     return model.eval()(torch.tensor([tokens])).logits[0, positions].float()
 
 
 @torch.no_grad()
 def greedy(folder, prompt, num_tokens=200):
     """The greedy continuation of `prompt`: every step computes the whole text, without a cache."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
     tokens = list(prompt)
     for _ in range(num_tokens):
         tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
@@ -500,7 +501,7 @@ def make_demo_heads(path, demo, name):
     text = (demo / "books" / "1342-pride-and-prejudice.txt").read_text(encoding="utf-8")
     tokens = AutoTokenizer.from_pretrained(demo / "model")(text).input_ids[:40]
     ids = list(range(0, 4096, 585))  # 8 of them
-    model = AutoModelForCausalLM.from_pretrained(demo / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(demo / "model", dtype=torch.float32, **EAGER).eval()
     # The input of the final norm. The last of transformers' own hidden_states is its output.
     before_norm = []
     model.model.norm.register_forward_pre_hook(lambda module, inputs: before_norm.append(inputs[0][0, -1]))

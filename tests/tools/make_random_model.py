@@ -119,7 +119,7 @@ def write_shard(path, entries, block, rng):
         for name, shape in entries:
             left = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
             if len(shape) == 1:
-                out.write(b"\x80\x3f" * (left // 2))  # norms are ones
+                out.write(b"\x80\x3f" * (left // 2))  # norms, biases and sinks are ones
                 continue
             if name.endswith("_scales"):
                 out.write(b"\x78" * left)  # 1 / 128
