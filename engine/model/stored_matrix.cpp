@@ -45,6 +45,16 @@ std::array<float, 256> powers_of_two() {
     return powers;
 }
 
+/// The two elements of E2M1 in each byte, the lower one first.
+using E2m1Pairs = std::array<std::array<float, 2>, 256>;
+E2m1Pairs e2m1_pairs() {
+    constexpr float numbers[] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                 -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+    E2m1Pairs pairs{};
+    for (unsigned byte = 0; byte < 256; ++byte) pairs[byte] = {numbers[byte & 15U], numbers[byte >> 4]};
+    return pairs;
+}
+
 /// Name and tensor of a matrix's scales.
 const std::pair<const std::string, TensorView>& scales_of(const SafetensorsFolder& tensors, const TensorView& elements,
                                                           const std::string& name) {
@@ -167,18 +177,26 @@ class Reader {
     }
 
     void mxfp4_row(std::int64_t r) const {
-        static constexpr float e2m1[] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
-                                         -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+        static const E2m1Pairs pairs = e2m1_pairs();
         const std::int64_t first_block = (matrix_.index * matrix_.rows + row(r)) * (matrix_.columns / mxfp4_block);
         const std::byte* from = matrix_.elements->data + first_block * mxfp4_block_bytes;
         const std::byte* scales = matrix_.scales->data + first_block;
         each_block(mxfp4_block, [&](std::int64_t i, std::int64_t end, std::int64_t block) {
             const float scale = numbers_[static_cast<unsigned>(scales[block])];
-            for (; i < end; ++i) {
-                const std::int64_t column = range_.first_column + i;
-                const auto both = static_cast<unsigned>(from[column / 2]);
-                to(r)[i] = e2m1[(column % 2 == 0 ? both : both >> 4) & 15U] * scale;
+            const auto pair_at = [&](std::int64_t at) -> const std::array<float, 2>& {
+                return pairs[static_cast<unsigned>(from[(range_.first_column + at) / 2])];
+            };
+            float* const out = to(r);
+            if ((range_.first_column + i) % 2 == 1) {
+                out[i] = pair_at(i)[1] * scale;
+                ++i;
             }
+            for (; i + 1 < end; i += 2) {
+                const std::array<float, 2>& pair = pair_at(i);
+                out[i] = pair[0] * scale;
+                out[i + 1] = pair[1] * scale;
+            }
+            if (i < end) out[i] = pair_at(i)[0] * scale;
         });
     }
 
