@@ -20,7 +20,7 @@ from .figures import KINDS, Panels, draw_figure
 from .lengths import DEFAULT_LENGTH_MEASURES, LENGTH_MEASURES, make_length_table
 from .measures import MEASURES, Measure, Scoring, choose_measures, measure_of_task, missing_reason
 from .runs import Run, open_runs
-from .scores import RunScores, score_runs
+from .scores import RunScores, answer_notes, score_runs
 from .significance import Comparison, compare_runs, losses
 from .tables import Table, as_csv, as_json, as_latex, as_markdown, make_table
 from .windows import DEFAULT_WINDOW, WINDOW_MEASURES, make_window_table
@@ -333,10 +333,11 @@ def _compare(options: argparse.Namespace) -> None:
             raise UsageError(
                 f"--measures: expected measures with items to draw from, got {measure.name}; compare seeds in a table"
             )
-    runs = _open(options)
-    comparisons = compare_runs(
-        runs, measures, _scoring(options), options.draws, options.seed, _names(options.pool) or ()
-    )
+    runs, scoring = _open(options), _scoring(options)
+    comparisons = compare_runs(runs, measures, scoring, options.draws, options.seed, _names(options.pool) or ())
+    for run in runs if scoring.answer_after else []:
+        items = run.read_items()
+        _note(answer_notes(run, sum(scoring.lacks_answer(item) for item in items if item.has_target), len(items)))
     found = {comparison.measure.name for comparison in comparisons}
     for measure in measures if names else []:
         own = measure_of_task(measure, runs[0].keys.get("task"))

@@ -94,6 +94,11 @@ class Item:
         return int(self.stats.get("scored_bytes", len(self.text.encode())))
 
     @property
+    def has_target(self) -> bool:
+        """Whether there is something to hold the text against."""
+        return self.reference is not None or self.required_words is not None
+
+    @property
     def shows_loops(self) -> bool:
         """Whether the item says if its text loops."""
         return not self.failed and (self.ends_loops or self.token_ids is not None)

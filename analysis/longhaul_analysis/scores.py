@@ -70,11 +70,8 @@ class RunScores:
                 f"{self.run.folder}: {100 * loops:.0f} % of the texts repeat themselves, which drafts predict easily; "
                 "see the measures loops and loop_onset"
             )
-        if self.without_answer > 0 and any(measure.uses_answer for measure in measures):
-            lines.append(
-                f"{self.run.folder}: {self.without_answer} of {self.num_items} items end before their answer, which "
-                "counts as an empty text"
-            )
+        if any(measure.uses_answer for measure in measures):
+            lines += answer_notes(self.run, self.without_answer, self.num_items)
         if not any(measure.needs_reference for measure in measures):
             return lines
         if 0 < self.without_reference < self.num_items:
@@ -88,6 +85,13 @@ class RunScores:
                 "they count as empty texts"
             )
         return lines
+
+
+def answer_notes(run: Run, without_answer: int, num_items: int) -> list[str]:
+    """What is said of items whose reasoning `max-tokens` ended."""
+    if without_answer == 0:
+        return []
+    return [f"{run.folder}: {without_answer} of {num_items} items end before their answer and count as empty texts"]
 
 
 def standard_error(values: Sequence[float]) -> float | None:
@@ -108,7 +112,7 @@ def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = N
         num_failed=sum(item.failed for item in items),
         num_samples=len(samples),
         without_reference=sum(item.reference is None for item in items),
-        without_answer=sum(scoring.lacks_answer(item) for item in items),
+        without_answer=sum(scoring.lacks_answer(item) for item in items if item.has_target),
         loss_by_position=loss_by_position(items),
     )
     own = {measure.name: measure_of_task(measure, run.keys.get("task")) for measure in measures}

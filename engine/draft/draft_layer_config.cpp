@@ -161,8 +161,9 @@ std::int64_t DraftLayerConfig::num_parameters() const {
     const std::int64_t attention =
         ((1 + inputs) * layer.num_heads + 2 * inputs * layer.num_kv_heads) * layer.head_dim * hidden;
     const LayerConfig& kind = layer.layers.front();
-    const std::int64_t mlp_width =
-        kind.experts.count > 0 ? kind.experts.per_token * layer.expert_intermediate_size : layer.intermediate_size;
+    const std::int64_t mlp_width = kind.experts.count > 0 ? kind.experts.per_token * layer.expert_intermediate_size +
+                                                                layer.shared_intermediate_size
+                                                          : layer.intermediate_size;
     const std::int64_t mlp = (kind.num_up() + 1) * mlp_width * hidden;
     const std::int64_t info = token_info_rank * (hidden + std::ssize(info_tokens));
     return fused * hidden * hidden + attention + mlp + info;

@@ -248,9 +248,14 @@ std::vector<std::int32_t> read_ids(const Section& section, std::string_view key,
     return ids;
 }
 
-void read_special_ids(const Section& top, const std::filesystem::path& folder, ModelConfig& config) {
-    config.eos_ids = read_ids(top, "eos_token_id", config.vocab_size);
-    const std::vector<std::int32_t> bos = read_ids(top, "bos_token_id", config.vocab_size);
+/// `body`: the text model, if it is not `top`; its ids count where the top has none.
+void read_special_ids(const Section& top, const Section& body, const std::filesystem::path& folder,
+                      ModelConfig& config) {
+    const auto ids_of = [&](std::string_view key) {
+        return read_ids(top.find(key) != nullptr ? top : body, key, config.vocab_size);
+    };
+    config.eos_ids = ids_of("eos_token_id");
+    const std::vector<std::int32_t> bos = ids_of("bos_token_id");
     if (!bos.empty()) config.bos_id = bos.front();
     const std::filesystem::path path = folder / "generation_config.json";
     if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
@@ -325,11 +330,13 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);
     of.read_layers(body, config);
+    if (config.model_type == "mistral3" && top.find("tie_word_embeddings") != nullptr)  // that of the class counts
+        config.tied_embeddings = top.flag("tie_word_embeddings");
     if (config.embedding_scale == 1.0 && !config.learned_positions) stretch_context(config);
     for (LayerConfig& layer : config.layers) {  // a window that is not shorter than the context is none
         if (layer.attention_window >= config.max_positions) layer.attention_window = 0;
     }
-    read_special_ids(top, folder, config);
+    read_special_ids(top, body, folder, config);
     return config;
 }
 

@@ -63,7 +63,7 @@ struct ExpertConfig {
     std::int64_t per_token = 0;  ///< experts chosen for a row
     RouterScore score = RouterScore::softmax;
     double scale = 1.0;      ///< factor on the weights
-    bool normalized = true;  ///< weights of the chosen experts sum to `scale`; false: they are scores among all experts
+    bool normalized = true;  ///< weights of the chosen experts sum to `scale`; false: each is its score times `scale`
     bool bias = false;       ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
     bool stacked = false;    ///< a tensor of the files has a matrix of all experts, gates and ups alternating
 };
@@ -103,7 +103,6 @@ struct ModelConfig {
     std::int64_t expert_intermediate_size = 0;  ///< of each expert; 0: no layer has any
     std::int64_t shared_intermediate_size = 0;  ///< of the MLP that all rows have beside their experts; 0: none
     std::int64_t num_layers = 0;
-    std::int64_t num_unused_layers = 0;  ///< behind them in the files: for predicting several tokens
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;

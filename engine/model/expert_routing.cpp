@@ -70,6 +70,9 @@ class Chooser {
             const double exp = kernels::scalar::exp_nonpositive(-std::abs(ranks_[e]));
             scores_[e] = (ranks_[e] < 0 ? exp : 1) / (1 + exp);
             ranks_[e] = scores_[e] + (correction_.empty() ? 0 : double{correction_[e]});
+            if (!std::isnan(ranks_[e])) continue;
+            is_bad_ = true;
+            ranks_[e] = lowest;
         }
     }
 

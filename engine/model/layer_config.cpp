@@ -188,15 +188,13 @@ void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
     experts.score = RouterScore::sigmoid;
     experts.scale = top.positive_or("routed_scaling_factor", 1.0, 1e6);
     experts.normalized = top.flag_or("norm_topk_prob", true);
-    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 1408, max_intermediate_size);
-    const std::int64_t shared = top.size_or("n_shared_experts", 1, max_intermediate_size);
-    if (shared * config.expert_intermediate_size > max_intermediate_size)
-        top.refuse("n_shared_experts",
-                   "MLPs of together at most " + std::to_string(max_intermediate_size) + " numbers");
-    config.shared_intermediate_size = shared * config.expert_intermediate_size;
-    config.num_unused_layers = get_int_or(top.json, "num_nextn_predict_layers", 0, 0, max_layers, top.file, top.within);
-    const std::int64_t dense =
-        get_int_or(top.json, "first_k_dense_replace", 1, 0, config.num_layers - 1, top.file, top.within);
+    const std::int64_t width = top.size_or("moe_intermediate_size", 1408, max_intermediate_size);
+    const std::int64_t shared =
+        get_int_or(top.json, "n_shared_experts", 1, 0, max_intermediate_size / width, top.file, top.within);
+    const std::int64_t dense = get_int_or(top.json, "first_k_dense_replace", 1, 0, max_layers, top.file, top.within);
+    if (dense >= config.num_layers) return;
+    config.expert_intermediate_size = width;
+    config.shared_intermediate_size = shared * width;
     config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
     for (auto at = static_cast<std::size_t>(dense); at < config.layers.size(); ++at)
         config.layers[at].experts = experts;

@@ -62,6 +62,8 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
         std::int64_t number = -1;
         std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
         if (number < numbered.count) continue;
+        const std::string& mark = numbered.unused_mark;
+        if (!mark.empty() && tensors.contains(prefix + std::to_string(number) + "." + mark)) continue;
         faults.push_back(InputError::format(
             view.file, name,
             numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
@@ -102,6 +104,14 @@ Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
     return {};
 }
 
+/// Whether config.json says that attention does not have this tensor.
+bool is_denied(const std::string& part, const TensorNames& names, const LayerConfig& kind) {
+    for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
+        if (part == *matrix + ".bias") return !kind.qkv_bias;
+    }
+    return !kind.head_norm && (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
+}
+
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
 void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
     const TensorNames& names = tensor_names(config);
@@ -113,11 +123,14 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
         for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
             const auto& [name, view] = *it;
             if (!name.starts_with(layer)) break;
-            if (name.starts_with(layer + "mlp.shared_expert") && config.shared_intermediate_size == 0)
+            const bool reads_shared =
+                config.shared_intermediate_size > 0 && name.starts_with(layer + "mlp.shared_experts.");
+            if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
                                                     "one that all tokens have", "not in this version"));
-            if (name == layer + names.query + ".bias" && !kind.qkv_bias)
-                faults.push_back(InputError::format(view.file, name, "no biases, as attention_bias says", "one", ""));
+            if (is_denied(name.substr(layer.size()), names, kind))
+                faults.push_back(
+                    InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
             if (kind.experts.stacked && tensors.contains(name + "_blocks"))
                 faults.push_back(
                     InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
@@ -135,10 +148,10 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     Weights weights;
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
-    for (std::string& fault : tensor_faults(
-             plan_weights(config, Split(config, 0, 1), {}, weights),
-             {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers + config.num_unused_layers},
-             tensors))
+    for (std::string& fault : tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
+                                            {tensor_names(config).layers, "layer", "num_hidden_layers",
+                                             config.num_layers, tensor_names(config).unused_mark},
+                                            tensors))
         faults.push_back(std::move(fault));
     return faults;
 }

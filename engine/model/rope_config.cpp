@@ -73,20 +73,17 @@ void read_longrope(const Section& rope, const ModelConfig& model, RopeConfig& co
 
 /// The share of a head that is rotated, as dimensions.
 void read_rotated_dims(const Section& rope, const Section& top, const ModelConfig& model, RopeConfig& config) {
-    for (const Section* section : {&rope, &top}) {
-        constexpr std::string_view key = "partial_rotary_factor";
-        if (section->find(key) == nullptr) continue;
-        const double share = section->positive_or(key, 1.0, 1.0);
-        if (share != 1.0 && model.model_type != "phi3" && model.model_type != "glm4_moe")
-            section->refuse(key, "1: all of a head rotated");
-        const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
-        if (dims < 2 || dims % 2 != 0)
-            section->refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +
-                                     " that gives an even number of dimensions");
-        config.rotary_dims = dims == model.head_dim ? 0 : dims;
-        return;
-    }
-    if (model.model_type == "glm4_moe") config.rotary_dims = model.head_dim / 4 * 2;  // a half, as its class has it
+    constexpr std::string_view key = "partial_rotary_factor";
+    const double by_default = model.model_type == "glm4_moe" ? 0.5 : 1.0;  // as its class has it
+    const Section& section = rope.find(key) != nullptr ? rope : top;
+    const double share = section.positive_or(key, by_default, 1.0);
+    if (share == 1.0) return;
+    if (model.model_type != "phi3" && model.model_type != "glm4_moe") section.refuse(key, "1: all of a head rotated");
+    const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
+    if (dims < 2 || dims % 2 != 0)
+        section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +
+                                " that gives an even number of dimensions");
+    config.rotary_dims = dims;
 }
 
 }  // namespace

@@ -114,7 +114,9 @@ MatrixView require_of_stack(const SafetensorsFolder& tensors, const std::string&
     view.columns = columns;
     view.index = place.index;
     const bool is_mxfp4 = tensors.contains(blocks) || tensors.contains(scales);
-    if (!is_mxfp4 && (tensors.contains(name) || columns % mxfp4_block != 0)) {
+    if (!is_mxfp4 && !tensors.contains(name))
+        throw InputError(tensors.label(), name, "a tensor of that name, or " + blocks + " and " + scales, "neither");
+    if (!is_mxfp4) {
         view.form = StoredForm::transposed;
         view.tensor = name;
         view.elements = &tensors.require(name, {place.count, columns, rows});

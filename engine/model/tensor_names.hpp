@@ -25,7 +25,8 @@ struct TensorNames {
     std::string expert_down;
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
     std::string shared_down;
-    std::string sinks;  ///< LayerConfig::sinks
+    std::string sinks;        ///< LayerConfig::sinks
+    std::string unused_mark;  ///< of layers behind the others in the files, which predict several tokens; "": none
 };
 
 inline TensorNames llama_tensor_names(const std::string& prefix = "") {
@@ -54,7 +55,14 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .expert_down = "down_proj",
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
             .shared_down = "mlp.shared_experts.down_proj",
-            .sinks = "self_attn.sinks"};
+            .sinks = "self_attn.sinks",
+            .unused_mark = ""};
+}
+
+inline TensorNames glm4_moe_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.unused_mark = "eh_proj.weight";
+    return names;
 }
 
 /// One tensor has the matrices of all experts (ExpertConfig::stacked).
@@ -116,19 +124,22 @@ inline TensorNames opt_tensor_names() {
             .expert_down = "",
             .shared_up = {},
             .shared_down = "",
-            .sinks = ""};
+            .sinks = "",
+            .unused_mark = ""};
 }
 
 inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
     static const TensorNames mistral3 = llama_tensor_names("language_model.");
     static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
+    static const TensorNames glm4_moe = glm4_moe_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mistral3") return mistral3;
     if (config.model_type == "mixtral") return mixtral;
     if (config.model_type == "gpt_oss") return gpt_oss;
+    if (config.model_type == "glm4_moe") return glm4_moe;
     if (config.model_type == "gemma3_text") return gemma3_text;
     return config.model_type == "gemma3" ? gemma3 : llama;
 }

@@ -205,6 +205,7 @@ def config_of_layer(target):
     for key in ("rope_scaling", "rope_parameters"):
         if config.get(key, {}):
             config[key] = config[key] | {"truncate": True}  # as yarn() of model.py, with which the layer was trained
+            config[key].pop("partial_rotary_factor", None)
     return config
 
 

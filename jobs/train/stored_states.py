@@ -112,6 +112,8 @@ class Ends(nn.Module):
         super().__init__()
         folder = pathlib.Path(folder)
         c = json.loads((folder / "config.json").read_text())
+        if "text_config" in c:
+            raise SystemExit(f"{folder}/config.json: text_config: expected a text model, got one with images: not in this version")
         scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in ("default", "yarn"):

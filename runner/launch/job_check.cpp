@@ -299,18 +299,24 @@ class JobChecker {
         if (on_cpu) report_.threads = report_.settings.threads > 0 ? report_.settings.threads : usable_processors();
     }
 
+    /// ", or take …": settings with which weights take less memory; "" if there is none.
+    [[nodiscard]] std::string lighter_weights() const {
+        const Settings& settings = report_.settings;
+        const engine::Precision precision = precision_of(settings);
+        std::string offer;
+        if (draft_copy_precision(settings) && settings.draft->copies_target) offer = "draft-precision = same";
+        if (precision == engine::Precision::int4) return offer.empty() ? "" : ", or take " + offer;
+        if (!offer.empty()) offer += " or ";
+        return ", or take " + offer + "precision = " + (precision == engine::Precision::int8 ? "int4" : "int8");
+    }
+
     void warn_of_memory(const MemoryNeed& need) {
         const auto warn = [&](const std::string& expected, const std::string& got, const std::string& fix) {
             report_.warnings.push_back(InputError::format("memory", "", expected, got, fix));
         };
         if (need.available > 0 && need.weights > need.available) {
             warn("memory for weights of " + size_text(need.weights) + " per rank",
-                 size_text(need.available) + " on " + need.host,
-                 std::string("raise tensor-parallel, or take ") +
-                     (draft_copy_precision(report_.settings) && report_.settings.draft->copies_target
-                          ? "draft-precision = same or "
-                          : "") +
-                     "precision = int8");
+                 size_text(need.available) + " on " + need.host, "raise tensor-parallel" + lighter_weights());
             return;
         }
         if (need.available == 0 && report_.settings.memory == 0) return;

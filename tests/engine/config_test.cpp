@@ -329,6 +329,12 @@ TEST(Config, MistralSmallWithImages) {
     EXPECT_EQ(config.layer(0).attention_window, 0);
     EXPECT_FALSE(config.tied_embeddings);
     EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
+    const ModelConfig modern = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"eos_token_id": "DELETE",
+        "tie_word_embeddings": true, "text_config": {"hidden_size": 64, "intermediate_size": 172, "eos_token_id": 5,
+            "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 96, "max_position_embeddings": 2048,
+            "tie_word_embeddings": false}})");
+    EXPECT_TRUE(modern.tied_embeddings) << "as its class has it";
+    EXPECT_EQ(modern.eos_ids, std::vector<std::int32_t>{5});
 }
 
 TEST(Config, Phi3RotatesAPartOfAHead) {
@@ -404,7 +410,6 @@ TEST(Config, Glm4MoeHasAnMlpBesideItsExperts) {
     }
     EXPECT_EQ(air.expert_intermediate_size, 48);
     EXPECT_EQ(air.shared_intermediate_size, 96);
-    EXPECT_EQ(air.num_unused_layers, 1);
     EXPECT_TRUE(air.layer(0).qkv_bias);
     EXPECT_FALSE(air.layer(0).output_bias || air.layer(0).head_norm);
     EXPECT_EQ(air.rope().rotary_dims, 8);
@@ -414,7 +419,8 @@ TEST(Config, Glm4MoeHasAnMlpBesideItsExperts) {
     EXPECT_TRUE(defaults.layer(1).head_norm);
     EXPECT_EQ(defaults.layer(1).experts.count, 128);
     EXPECT_EQ(defaults.shared_intermediate_size, 1408);
-    EXPECT_EQ(defaults.num_unused_layers, 0);
+    const ModelConfig dense = load_glm(R"({"first_k_dense_replace": 2, "n_shared_experts": 0})");
+    EXPECT_FALSE(dense.has_experts());
 }
 
 /// As published, but for its sizes.
@@ -491,10 +497,12 @@ const BadFamily bad_families[] = {
      "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
     {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 8})",
      "n_group: expected 1: experts are not chosen by groups, got 8"},
-    {"glm4_moe", "Glm4MoeForCausalLM", R"({"first_k_dense_replace": 2})",
-     "first_k_dense_replace: expected an integer from 0 to 1, got 2"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"first_k_dense_replace": -1})",
+     "first_k_dense_replace: expected an integer from 0 to 4096, got -1"},
     {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_shared_experts": 1000})",
-     "n_shared_experts: expected MLPs of together at most 1048576 numbers, got 1000"},
+     "n_shared_experts: expected an integer from 0 to 744, got 1000"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"head_dim": 6})",
+     "partial_rotary_factor: expected a share of head_dim = 6 that gives an even number of dimensions, got nothing"},
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_limit": 8.0})", "swiglu_limit: expected 7.0, got 8.0"},
     {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_alpha": 1.7})", "swiglu_alpha: expected 1.702, got 1.7"},
     {"gpt_oss", "GptOssForCausalLM", "{}",

@@ -68,6 +68,7 @@ TEST(ExpertRouting, ACorrectionChoosesExpertsAndDoesNotWeighThem) {
     EXPECT_FLOAT_EQ(weights_of(route(large, experts))[0], 2.5F);
     const std::vector<float> far = {-2000, -2000, nan};
     EXPECT_TRUE(std::isnan(weights_of(route(far, experts))[0]));
+    EXPECT_TRUE(std::isnan(weights_of(route(logits, experts, std::vector<float>{0, nan, 0}))[0]));
     experts.normalized = true;
     EXPECT_EQ(weights_of(route(std::vector<float>(3, -2000), experts)), (std::vector<float>{0, 0}));
 }

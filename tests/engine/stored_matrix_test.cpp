@@ -214,7 +214,7 @@ TEST(StackedMatrices, RefusesWhatItCannotRead) {
     EXPECT_EQ(TensorFolder({{"w", {"F32", {1, 1, 2}, f32_bytes({1, 2})}}}).complaint("w", 1, 2, {1, 0}),
               "w: expected shape [1, 2, 1], as config.json says, got [1, 1, 2]");
     EXPECT_EQ(TensorFolder({{"v", scales}}).complaint("w", 1, 2, {1, 0}),
-              "w: expected a tensor of shape [1, 2, 1], got none of that name");
+              "w: expected a tensor of that name, or w_blocks and w_scales, got neither");
     EXPECT_EQ(TensorFolder({{"w_scales", scales}}).complaint("w", 1, 32, {1, 0}),
               "w_blocks: expected a tensor of shape [1, 1, 1, 16], got none of that name");
 }

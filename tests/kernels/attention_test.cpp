@@ -81,7 +81,7 @@ TEST_P(AttentionTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 20'000);
 }
 
-/// A sink of -infinity is none, and one of infinity leaves nothing of the values.
+/// A sink of -infinity is none, and a very large one leaves nothing of the values.
 TEST_P(AttentionTest, SinksThatAreNoNumbersEqualReference) {
     constexpr float inf = std::numeric_limits<float>::infinity();
     const Case c{DType::bf16, 32, 2, 2, 700, 3, true};

@@ -398,6 +398,8 @@ def write_model(spec, folder, state):
         write_json(folder / "generation_config.json", spec.generation)
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
     tensors = published_experts(tensors, config["model_type"])
+    if config.get("num_nextn_predict_layers"):  # a part of such a layer, which nothing reads
+        tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
     if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text")):
         del tensors["lm_head.weight"]
     if spec.headless:
