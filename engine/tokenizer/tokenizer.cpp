@@ -17,7 +17,9 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& model_folder) {
         return std::make_unique<PipelineTokenizer>(load_vocab_and_merges(model_folder));
     if (has("tokenizer.model")) return std::make_unique<PipelineTokenizer>(load_sentencepiece(model_folder));
     throw InputError(model_folder.string(), "tokenizer",
-                     "tokenizer.json, vocab.json with merges.txt, or tokenizer.model", "none of them");
+                     "tokenizer.json, vocab.json with merges.txt, or tokenizer.model",
+                     has("tekken.json") ? "tekken.json alone" : "none of them",
+                     has("tekken.json") ? "take tokenizer.json from another folder with this tokenizer" : "");
 }
 
 std::string Detokenizer::push(std::int32_t token_id) {

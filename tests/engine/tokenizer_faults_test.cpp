@@ -190,6 +190,11 @@ TEST(TokenizerFaults, BytesThatAreNoJson) {
               folder.path().string() +
                   ": tokenizer: expected tokenizer.json, vocab.json with merges.txt, or tokenizer.model, "
                   "got none of them");
+    folder.write("tekken.json", "{}");
+    EXPECT_TRUE(
+        folder.error().ends_with("got tekken.json alone; take tokenizer.json from another folder with this "
+                                 "tokenizer"))
+        << folder.error();
     for (const std::string& text :
          {std::string(), std::string("{"), std::string("\xFF"), std::string("\0", 1), std::string(500'000, '['),
           R"({"model": {"vocab": {"\ud800": 1}}})" + std::string(), std::string(R"({"a": 1, "a": 2})")}) {
