@@ -229,7 +229,7 @@ MODELS = [
     Model("qwen2-int8", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None,
                          "rms_norm_eps": 1e-06}, weights_of="qwen2", scaled="int8"),
     Model("gpt-oss", GPT_OSS, 600, prompt=60),
-    Model("gpt-oss-mxfp4", GPT_OSS, 600, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
+    Model("gpt-oss-mxfp4", GPT_OSS, 80, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
     Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
                                             "intermediate_size": 17, "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
     Model("mistral3", MISTRAL | {"sliding_window": None}, prompt=50, with_images="Mistral3ForConditionalGeneration mistral3"),
