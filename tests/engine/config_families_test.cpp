@@ -1,0 +1,310 @@
+// What config.json says of each family's layers, and what the readers refuse.
+#include <gtest/gtest.h>
+
+#include "tests/engine/config_folder.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using testing::load;
+using testing::ModelFolder;
+using testing::plain_llama;
+
+/// A config of another family: its model_type and class, over the Llama's sizes.
+ModelConfig load_family(const std::string& model_type, const std::string& class_name, const std::string& change) {
+    const Json names = {{"model_type", model_type}, {"architectures", {class_name}}};
+    Json changed = Json::parse(change);
+    changed.update(names);
+    return load(changed.dump());
+}
+
+TEST(ConfigFamilies, Qwen3HasNormsOnEveryHead) {
+    const ModelConfig config = load_family("qwen3", "Qwen3ForCausalLM", "{}");
+    EXPECT_TRUE(config.layer(1).head_norm);
+    EXPECT_FALSE(config.layer(1).qkv_bias);
+    EXPECT_EQ(config.head_dim, 128) << "the class's default, not hidden_size / num_attention_heads";
+    EXPECT_EQ(config.layer_groups().size(), 1U);
+}
+
+TEST(ConfigFamilies, WindowsOfQwenBeginAtALayer) {
+    const std::string windows = R"({"use_sliding_window": true, "sliding_window": 100, "max_window_layers": 1})";
+    const ModelConfig config = load_family("qwen2", "Qwen2ForCausalLM", windows);
+    EXPECT_EQ(config.layer(0).attention_window, 0);
+    EXPECT_EQ(config.layer(1).attention_window, 100);
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{0, 1}));
+    const std::string unused = R"({"use_sliding_window": false, "sliding_window": 100, "max_window_layers": 1})";
+    EXPECT_EQ(load_family("qwen2", "Qwen2ForCausalLM", unused).layer(1).attention_window, 0);
+}
+
+TEST(ConfigFamilies, MistralsWindowIsInAllLayers) {
+    const auto window = [](const std::string& change) {
+        return load_family("mistral", "MistralForCausalLM", change).layer(1).attention_window;
+    };
+    EXPECT_EQ(window(R"({"sliding_window": 1024})"), 1024);
+    EXPECT_EQ(window(R"({"sliding_window": null})"), 0);
+    EXPECT_EQ(window(R"({"sliding_window": 2048})"), 0) << "as long as the context";
+    EXPECT_EQ(window(R"({"max_position_embeddings": 8192})"), 4096) << "the class's default";
+    EXPECT_EQ(window(R"({"sliding_window": 2048, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}})"), 2048)
+        << "shorter than the stretched context";
+}
+
+TEST(ConfigFamilies, Gemma3HasTwoKindsOfLayers) {
+    const ModelConfig config = load_family("gemma3_text", "Gemma3ForCausalLM", R"({"num_hidden_layers": 7,
+        "hidden_act": "DELETE", "sliding_window": 512, "rope_theta": 1000000.0, "rope_local_base_freq": 20000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "head_dim": 16, "query_pre_attn_scalar": 64})");
+    EXPECT_EQ(config.layer(4).attention_window, 512);
+    EXPECT_EQ(config.layer(5).attention_window, 0);
+    EXPECT_EQ(config.layer(6).attention_window, 512);
+    EXPECT_EQ(config.layer(0).rope.theta, 20000.0);
+    EXPECT_EQ(config.layer(0).rope.scaling, RopeScaling::standard);
+    EXPECT_EQ(config.layer(5).rope.theta, 1000000.0);
+    EXPECT_EQ(config.rope().factor, 8.0);
+    EXPECT_EQ(config.max_positions, 2048) << "the scaled length already";
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 1, 1, 0, 1}));
+    EXPECT_EQ(config.layer(0).query_scale, 0.5);
+    EXPECT_EQ(config.embedding_scale, 8.0);
+    EXPECT_TRUE(config.tied_embeddings);
+    EXPECT_TRUE(config.norm_adds_one);
+    EXPECT_EQ(config.layer(0).norm_place, NormPlace::both);
+}
+
+/// The folders with images have the language model's fields in text_config, and leave most of them to the class.
+TEST(ConfigFamilies, Gemma3WithImages) {
+    const ModelConfig config = load_family("gemma3", "Gemma3ForConditionalGeneration", R"({"hidden_act": "DELETE",
+        "vocab_size": "DELETE", "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152},
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}})");
+    EXPECT_EQ(config.hidden_size, 2560);
+    EXPECT_EQ(config.vocab_size, 262208);
+    EXPECT_EQ(config.num_heads, 8);
+    EXPECT_EQ(config.num_kv_heads, 4);
+    EXPECT_EQ(config.head_dim, 256);
+    EXPECT_EQ(config.max_positions, 131072);
+    EXPECT_EQ(config.rope().theta, 1e6);
+    EXPECT_EQ(config.layer(0).rope.theta, 1e4);
+    EXPECT_EQ(config.layer(0).attention_window, 1024);
+    EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{1, 106}));
+}
+
+/// As published: the text model says neither whether its tables are tied nor what kind of RoPE it has.
+TEST(ConfigFamilies, MistralSmallWithImages) {
+    const ModelConfig config = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"hidden_act": "DELETE",
+        "vocab_size": "DELETE", "eos_token_id": 2, "vision_config": {"hidden_size": 1024}, "spatial_merge_size": 2,
+        "text_config": {"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "head_dim": 128,
+            "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 131072,
+            "max_position_embeddings": 131072, "rope_theta": 1000000000.0, "rms_norm_eps": 1e-05,
+            "sliding_window": null}})");
+    EXPECT_EQ(config.num_layers, 40);
+    EXPECT_EQ(config.head_dim, 128);
+    EXPECT_EQ(config.norm_eps, 1e-5);
+    EXPECT_EQ(config.rope().theta, 1e9);
+    EXPECT_EQ(config.layer(0).attention_window, 0);
+    EXPECT_FALSE(config.tied_embeddings);
+    EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
+    const ModelConfig modern = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"eos_token_id": "DELETE",
+        "tie_word_embeddings": true, "text_config": {"hidden_size": 64, "intermediate_size": 172, "eos_token_id": 5,
+            "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 96, "max_position_embeddings": 2048,
+            "tie_word_embeddings": false}})");
+    EXPECT_TRUE(modern.tied_embeddings) << "as its class has it";
+    EXPECT_EQ(modern.eos_ids, std::vector<std::int32_t>{5});
+}
+
+TEST(ConfigFamilies, Phi3RotatesAPartOfAHead) {
+    const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
+        "short_factor": [1, 1.5, 2], "long_factor": [1, 2, 4]}})");
+    EXPECT_TRUE(config.fused_projections);
+    EXPECT_EQ(config.rope().rotary_dims, 6);
+    EXPECT_EQ(config.rope().factor, 2.0);
+    EXPECT_EQ(config.rope().long_factors, (std::vector<double>{1, 2, 4}));
+    EXPECT_EQ(config.layer(0).attention_window, 0) << "longer than the context";
+}
+
+TEST(ConfigFamilies, Qwen3MoeNamesTheLayersWithoutExperts) {
+    const auto load_moe = [](const std::string& change) {
+        return load_family("qwen3_moe", "Qwen3MoeForCausalLM", change);
+    };
+    const ModelConfig published = load_moe(R"({"num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true,
+        "moe_intermediate_size": 48, "decoder_sparse_step": 1, "mlp_only_layers": [], "head_dim": 16})");
+    EXPECT_TRUE(published.has_experts());
+    EXPECT_EQ(published.expert_intermediate_size, 48);
+    EXPECT_EQ(published.layer(0).experts.count, 16);
+    EXPECT_EQ(published.layer(1).experts.per_token, 4);
+    EXPECT_TRUE(published.layer(1).experts.normalized);
+    EXPECT_TRUE(published.layer(1).head_norm);
+    EXPECT_EQ(published.head_dim, 16);
+
+    const ModelConfig mixed = load_moe(R"({"num_local_experts": 4, "num_experts_per_tok": 1, "num_hidden_layers": 5,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3]})");
+    std::vector<std::int64_t> counts;
+    for (std::int64_t at = 0; at < 5; ++at) counts.push_back(mixed.layer(at).experts.count);
+    EXPECT_EQ(counts, (std::vector<std::int64_t>{0, 4, 0, 0, 0}));
+    EXPECT_FALSE(mixed.layer(1).experts.normalized);
+    EXPECT_EQ(mixed.expert_intermediate_size, 768) << "the class's default";
+
+    const ModelConfig windows = load_moe(R"({"use_sliding_window": true, "sliding_window": 99})");
+    EXPECT_EQ(windows.layer(0).attention_window, 99) << "in all layers, unlike Qwen3's";
+    EXPECT_EQ(load_moe(R"({"sliding_window": 99})").layer(1).attention_window, 0);
+}
+
+TEST(ConfigFamilies, MixtralHasExpertsInAllLayers) {
+    const ModelConfig config = load_family("mixtral", "MixtralForCausalLM", R"({"num_local_experts": 6})");
+    for (const std::int64_t at : {0, 1}) {
+        EXPECT_EQ(config.layer(at).experts.count, 6);
+        EXPECT_EQ(config.layer(at).experts.per_token, 2) << "the class's default";
+        EXPECT_TRUE(config.layer(at).experts.normalized);
+        EXPECT_EQ(config.layer(at).attention_window, 0);
+    }
+    EXPECT_EQ(config.expert_intermediate_size, config.intermediate_size);
+    const ModelConfig defaults =
+        load_family("mixtral", "MixtralForCausalLM", R"({"rope_theta": "DELETE", "rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(defaults.rope().theta, 1e6);
+    EXPECT_EQ(defaults.norm_eps, 1e-5);
+    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * 3 * 64 * 172)
+        << "four of six experts in two layers";
+}
+
+TEST(ConfigFamilies, Glm4MoeHasASharedExpert) {
+    const auto load_glm = [](const std::string& change) {
+        return load_family("glm4_moe", "Glm4MoeForCausalLM", change);
+    };
+    const ModelConfig air = load_glm(R"({"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+        "routed_scaling_factor": 2.5, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 1, "head_dim": 16, "num_hidden_layers": 3})");
+    EXPECT_EQ(air.layer(0).experts.count, 0);
+    for (const std::int64_t at : {1, 2}) {
+        const ExpertConfig& experts = air.layer(at).experts;
+        EXPECT_EQ(experts.count, 16);
+        EXPECT_EQ(experts.score, RouterScore::sigmoid);
+        EXPECT_EQ(experts.scale, 2.5);
+        EXPECT_TRUE(experts.normalized);
+    }
+    EXPECT_EQ(air.expert_intermediate_size, 48);
+    EXPECT_EQ(air.shared_intermediate_size, 96);
+    EXPECT_TRUE(air.layer(0).qkv_bias);
+    EXPECT_FALSE(air.layer(0).output_bias || air.layer(0).head_norm);
+    EXPECT_EQ(air.rope().rotary_dims, 8);
+    EXPECT_EQ(num_parameters(air) - num_active_parameters(air), 2 * 12 * 3 * 64 * 48);
+    const ModelConfig defaults = load_glm(R"({"use_qk_norm": true, "head_dim": 16})");
+    EXPECT_EQ(defaults.rope().rotary_dims, 8);
+    EXPECT_TRUE(defaults.layer(1).head_norm);
+    EXPECT_EQ(defaults.layer(1).experts.count, 128);
+    EXPECT_EQ(defaults.shared_intermediate_size, 1408);
+    const ModelConfig dense = load_glm(R"({"first_k_dense_replace": 2, "n_shared_experts": 0})");
+    EXPECT_FALSE(dense.has_experts());
+}
+
+/// As published, but for its sizes.
+TEST(ConfigFamilies, GptOssHasSinksAndAWindowInEveryOtherLayer) {
+    const auto load_gpt_oss = [](const std::string& change) {
+        return load_family("gpt_oss", "GptOssForCausalLM", change);
+    };
+    const std::string rope = R"("rope_theta": 150000, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0,
+        "factor": 32.0, "original_max_position_embeddings": 64, "rope_type": "yarn", "truncate": false})";
+    const ModelConfig config = load_gpt_oss("{" + rope + R"(, "num_local_experts": 8, "num_experts_per_tok": 4,
+        "experts_per_token": 4, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128,
+        "swiglu_limit": 7.0, "attention_bias": true, "initial_context_length": 64, "quantization_config":
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}})");
+    for (const std::int64_t at : {0, 1}) {
+        const LayerConfig& layer = config.layer(at);
+        EXPECT_TRUE(layer.sinks && layer.qkv_bias && layer.output_bias && layer.experts.bias && layer.experts.stacked);
+        EXPECT_EQ(layer.activation, Activation::swiglu_oai);
+        EXPECT_EQ(layer.attention_window, at == 0 ? 128 : 0);
+        EXPECT_EQ(layer.rope.scaling, RopeScaling::yarn);
+        EXPECT_FALSE(layer.rope.truncate);
+        EXPECT_EQ(layer.experts.per_token, 4);
+    }
+    EXPECT_EQ(config.max_positions, 2048);
+    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * (3 * 64 * 172 + 2 * 172 + 64))
+        << "four of eight experts in two layers, each with its biases";
+    const ModelConfig defaults = load_gpt_oss("{" + rope + R"(, "num_hidden_layers": 3})");
+    EXPECT_EQ(defaults.layer(0).experts.count, 128);
+    EXPECT_EQ(defaults.layer(2).attention_window, 128);
+    EXPECT_EQ(defaults.layer(1).attention_window, 0);
+}
+
+struct BadFamily {
+    const char* model_type;
+    const char* class_name;
+    const char* change;
+    const char* complaint;
+};
+
+const BadFamily bad_families[] = {
+    {"mistral", "MistralForCausalLM", R"({"sliding_window": 0})",
+     "sliding_window: expected an integer from 1 to 16777216, got 0"},
+    {"mistral", "MistralForCausalLM",
+     R"({"sliding_window": null, "layer_types": ["sliding_attention", "full_attention"]})",
+     "sliding_window: expected a number of positions, for the layers that layer_types calls sliding_attention, got "
+     "nothing"},
+    {"qwen3", "Qwen3ForCausalLM", R"({"layer_types": "sliding_attention"})",
+     R"(layer_types: expected an array of num_hidden_layers = 2, got "sliding_attention")"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"sliding_window_pattern": 0})",
+     "sliding_window_pattern: expected an integer from 1 to 4096, got 0"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"final_logit_softcapping": 30.0})",
+     "final_logit_softcapping: expected null: soft-caps, as in Gemma 2, are not in this version, got 30.0"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"hidden_activation": "gelu"})",
+     R"(hidden_activation: expected "gelu_pytorch_tanh", got "gelu")"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"query_pre_attn_scalar": 0})",
+     "query_pre_attn_scalar: expected a number above 0.0, at most 1000000.0, got 0"},
+    {"gemma3", "Gemma3ForConditionalGeneration", R"({"vision_config": {}})",
+     "text_config: expected an object, got nothing"},
+    {"gemma3", "Gemma3ForConditionalGeneration", R"({"text_config": {"num_hidden_layers": -1}})",
+     "text_config.num_hidden_layers: expected an integer from 1 to 4096, got -1"},
+    {"mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": {"model_type": "ministral3",
+        "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 96, "max_position_embeddings": 2048}})",
+     R"(text_config.model_type: expected "mistral", got "ministral3")"},
+    {"phi3", "Phi3ForCausalLM", R"({"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn",
+        "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1]}})",
+     "rope_scaling.original_max_position_embeddings: expected at least 2 positions, got 1"},
+    {"phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.45})",
+     "partial_rotary_factor: expected a share of head_dim = 8 that gives an even number of dimensions, got 0.45"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 4, "num_experts_per_tok": 5})",
+     "num_experts_per_tok: expected at most num_local_experts = 4, got 5"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1025})",
+     "num_local_experts: expected an integer from 1 to 1024, got 1025"},
+    {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1024, "num_hidden_layers": 129})",
+     "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 8})",
+     "n_group: expected 1: experts are not chosen by groups, got 8"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"first_k_dense_replace": -1})",
+     "first_k_dense_replace: expected an integer from 0 to 4096, got -1"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_shared_experts": 1000})",
+     "n_shared_experts: expected an integer from 0 to 744, got 1000"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"head_dim": 6})",
+     "partial_rotary_factor: expected a share of head_dim = 6 that gives an even number of dimensions, got nothing"},
+    {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_limit": 8.0})", "swiglu_limit: expected 7.0, got 8.0"},
+    {"gpt_oss", "GptOssForCausalLM", R"({"swiglu_alpha": 1.7})", "swiglu_alpha: expected 1.702, got 1.7"},
+    {"gpt_oss", "GptOssForCausalLM", "{}",
+     "rope_scaling: expected the parameters of yarn, as in the published folders, got nothing"},
+    {"mixtral", "MixtralForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})",
+     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
+     R"(no quantization, got "mxfp4"; use the model's unquantized folder, or one of FP8)"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"num_experts": 4})",
+     "num_experts_per_tok: expected at most num_experts = 4, got nothing"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [0, 2]})",
+     "mlp_only_layers: expected an array of layers, numbers from 0 to 1, got 2"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": 1})",
+     "mlp_only_layers: expected an array of layers, numbers from 0 to 1, got 1"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [1], "decoder_sparse_step": 2})",
+     "mlp_only_layers and decoder_sparse_step: expected a layer that they leave its experts, got none"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"moe_intermediate_size": 0})",
+     "moe_intermediate_size: expected an integer from 1 to 1048576, got 0"},
+};
+
+TEST(ConfigFamilies, FamiliesRefuseWhatDoesNotFit) {
+    for (const BadFamily& bad : bad_families) {
+        const ModelFolder folder;
+        Json json = Json::parse(plain_llama);
+        json.update(Json::parse(bad.change));
+        json["model_type"] = bad.model_type;
+        json["architectures"] = {bad.class_name};
+        folder.write("config.json", json.dump());
+        EXPECT_EQ(folder.complaint(), std::string("config.json: ") + bad.complaint);
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine
