@@ -276,6 +276,7 @@ def _scores_as_json(result: RunScores) -> dict[str, Any]:
         "failed": result.num_failed,
         "samples": result.num_samples,
         "without_reference": result.without_reference,
+        "without_answer": result.without_answer,
         "scores": {
             name: {
                 "mean": score.mean,
@@ -335,9 +336,9 @@ def _compare(options: argparse.Namespace) -> None:
             )
     runs, scoring = _open(options), _scoring(options)
     comparisons = compare_runs(runs, measures, scoring, options.draws, options.seed, _names(options.pool) or ())
-    for run in runs if scoring.answer_after else []:
+    for run in runs if scoring.answer_after and any(measure.uses_answer for measure in measures) else []:
         items = run.read_items()
-        _note(answer_notes(run, sum(scoring.lacks_answer(item) for item in items if item.has_target), len(items)))
+        _note(answer_notes(run, scoring.num_without_answer(items), len(items)))
     found = {comparison.measure.name for comparison in comparisons}
     for measure in measures if names else []:
         own = measure_of_task(measure, runs[0].keys.get("task"))

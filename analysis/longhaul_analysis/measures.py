@@ -174,6 +174,10 @@ class Scoring:
         """Whether the text has reasoning alone."""
         return not item.failed and self.answer_after is not None and self.answer_after not in item.text
 
+    def num_without_answer(self, items: Iterable[Item]) -> int:
+        """Of the items that have something to hold an answer against."""
+        return sum(self.lacks_answer(item) for item in items if item.has_target)
+
     def corpus_metric(self, name: str) -> Metric:
         """A fresh metric of sacrebleu; UsageError for a tokenizer that it does not have."""
         from sacrebleu.metrics.bleu import BLEU

@@ -112,7 +112,7 @@ def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = N
         num_failed=sum(item.failed for item in items),
         num_samples=len(samples),
         without_reference=sum(item.reference is None for item in items),
-        without_answer=sum(scoring.lacks_answer(item) for item in items if item.has_target),
+        without_answer=scoring.num_without_answer(items),
         loss_by_position=loss_by_position(items),
     )
     own = {measure.name: measure_of_task(measure, run.keys.get("task")) for measure in measures}

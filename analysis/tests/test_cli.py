@@ -53,6 +53,27 @@ def test_compare(capsys):
     assert [measure["measure"] for measure in measures] == ["bleu", "rouge2", "distinct"]
 
 
+def test_compare_holds_answers_against_references(capsys, make_run):
+    references = {"item-0": "the cat sat", "item-1": "the dog ran"}
+    texts = {
+        "right": ("hm</think>the cat sat", "so</think>the dog ran"),
+        "cut": ("hm</think>the cat sat", "the dog ran"),
+    }
+    runs = [make_run(name, [{"text": text} for text in of], references=references) for name, of in texts.items()]
+    arguments = ["compare", *map(str, runs), "--draws", "50", "--answer-after", "</think>"]
+    assert main([*arguments, "--measures", "rouge1", "--json"]) == 0
+    printed = capsys.readouterr()
+    (measure,) = json.loads(printed.out)["measures"]
+    assert [system["score"] for system in measure["systems"]] == pytest.approx([100, 50])
+    assert printed.err.splitlines() == [
+        f"note: {runs[1]}: 1 of 2 items end before their answer and count as empty texts"
+    ]
+    assert main([*arguments, "--measures", "distinct_1"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["scores", str(runs[1]), "--answer-after", "</think>", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["without_answer"] == 1
+
+
 def test_formats_of_a_table(capsys):
     assert main(["table", str(SWEEP), "--rows", "draft,seed", "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
