@@ -101,7 +101,7 @@ struct ModelConfig {
     std::int64_t hidden_size = 0;
     std::int64_t intermediate_size = 0;         ///< of layers without experts
     std::int64_t expert_intermediate_size = 0;  ///< of each expert; 0: no layer has any
-    std::int64_t shared_intermediate_size = 0;  ///< of the MLP that all rows have beside their experts; 0: none
+    std::int64_t shared_intermediate_size = 0;  ///< of the shared expert, which all rows have; 0: none
     std::int64_t num_layers = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;

@@ -194,7 +194,7 @@ void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::by
     device.relu(gate_up, num_rows_, width, act, active, width);
 }
 
-// out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or that beside its experts
+// out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or its shared expert
 void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, float* out) {
     const LayerWeights& w = weights_[layer];
     const std::int64_t width = w.down.num_inputs;
@@ -239,9 +239,9 @@ void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& rou
     context_.device.add(y, of_copies, size);
 }
 
-// out = sum over a row's experts of weight * MLP of that expert, plus the MLP that all rows have. The ranks' parts are
-// added up for each expert, before the weighted sum: a sum over experts and ranks together would have other bits for
-// another number of ranks.
+// out = sum over a row's experts of weight * MLP of that expert, plus the shared expert. The ranks' parts are added up
+// for each expert, before the weighted sum: a sum over experts and ranks together would have other bits for another
+// number of ranks.
 void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];

@@ -174,7 +174,7 @@ void read_mixtral_layers(const Section& top, ModelConfig& config) {
     config.expert_intermediate_size = config.intermediate_size;
 }
 
-/// GLM-4.5 to 4.7: a router as DeepSeek-V3 has it, an MLP for all rows beside the experts, none in the first layers.
+/// GLM-4.5 to 4.7: the router of DeepSeek-V3, a shared expert, no experts in the first layers.
 void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);

@@ -62,8 +62,8 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
         std::int64_t number = -1;
         std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
         if (number < numbered.count) continue;
-        const std::string& mark = numbered.unused_mark;
-        if (!mark.empty() && tensors.contains(prefix + std::to_string(number) + "." + mark)) continue;
+        const std::string& marker = numbered.mtp_marker;
+        if (!marker.empty() && tensors.contains(prefix + std::to_string(number) + "." + marker)) continue;
         faults.push_back(InputError::format(
             view.file, name,
             numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
@@ -126,8 +126,8 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             const bool reads_shared =
                 config.shared_intermediate_size > 0 && name.starts_with(layer + "mlp.shared_experts.");
             if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
-                faults.push_back(InputError::format(view.file, name, "experts that the router chooses alone",
-                                                    "one that all tokens have", "not in this version"));
+                faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
+                                                    "not in this version"));
             if (is_denied(name.substr(layer.size()), names, kind))
                 faults.push_back(
                     InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
@@ -150,7 +150,7 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     add_expert_faults(config, tensors, faults);
     for (std::string& fault : tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
                                             {tensor_names(config).layers, "layer", "num_hidden_layers",
-                                             config.num_layers, tensor_names(config).unused_mark},
+                                             config.num_layers, tensor_names(config).mtp_marker},
                                             tensors))
         faults.push_back(std::move(fault));
     return faults;

@@ -25,7 +25,7 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
 struct NumberedTensors {
     std::string prefix, what, key;
     std::int64_t count = 0;
-    std::string unused_mark = {};  ///< a tensor that only layers have which are not used; "": all are
+    std::string mtp_marker = {};  ///< see TensorNames; such layers are not reported
 };
 /// The same for any weight plans. Also reports numbered tensors beyond `count`: a config.json with too small a count
 /// would run and produce nonsense.

@@ -25,8 +25,8 @@ struct TensorNames {
     std::string expert_down;
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
     std::string shared_down;
-    std::string sinks;        ///< LayerConfig::sinks
-    std::string unused_mark;  ///< of layers behind the others in the files, which predict several tokens; "": none
+    std::string sinks;       ///< LayerConfig::sinks
+    std::string mtp_marker;  ///< a tensor that only layers for multi-token prediction (MTP) have; "": there are none
 };
 
 inline TensorNames llama_tensor_names(const std::string& prefix = "") {
@@ -56,12 +56,12 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
             .shared_down = "mlp.shared_experts.down_proj",
             .sinks = "self_attn.sinks",
-            .unused_mark = ""};
+            .mtp_marker = ""};
 }
 
 inline TensorNames glm4_moe_tensor_names() {
     TensorNames names = llama_tensor_names();
-    names.unused_mark = "eh_proj.weight";
+    names.mtp_marker = "eh_proj.weight";
     return names;
 }
 
@@ -125,7 +125,7 @@ inline TensorNames opt_tensor_names() {
             .shared_up = {},
             .shared_down = "",
             .sinks = "",
-            .unused_mark = ""};
+            .mtp_marker = ""};
 }
 
 inline const TensorNames& tensor_names(const ModelConfig& config) {

@@ -30,7 +30,7 @@ struct Split {
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
     std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
-    std::int64_t shared_intermediate = 0;              ///< likewise of the MLP beside the experts
+    std::int64_t shared_intermediate = 0;              ///< likewise of the shared expert
     std::int64_t head_dim = 0;
     std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
 
@@ -76,7 +76,7 @@ struct LayerWeights {
     kernels::Matrix gate_up;
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
     kernels::Buffer sinks;                                           // f32 [heads]; empty if the model has none
-    // If the layer has experts, gate_up and down are the MLP beside them, or empty. The experts' biases are f32
+    // If the layer has experts, gate_up and down are those of the shared expert, or empty. The experts' biases are f32
     // [experts, outputs]; the score correction, f32 [experts], is that of RouterScore::sigmoid; empty if the model has
     // none.
     kernels::Matrix router;  // [experts, hidden], replicated

@@ -70,8 +70,8 @@ TEST(ModelPlan, IdentityAndSizesStayWhatTheyWere) {
     }
 }
 
-/// Layers that predict several tokens stand behind the others in the files, and have a tensor that tells them.
-TEST(ModelPlan, LayersThatPredictSeveralTokensAreNotRead) {
+/// Layers for multi-token prediction stand behind the others in the files.
+TEST(ModelPlan, LayersForMultiTokenPredictionAreNotRead) {
     const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/glm4-moe";
     ModelConfig config = ModelConfig::load(folder);
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);

@@ -129,7 +129,7 @@ GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hid
            "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0, "rope_theta": 150000,
            "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 32,
                             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
-# An MLP beside the experts, as wide as two of them, and a layer without experts. Half of each head is rotated.
+# A shared expert, as wide as two others, and a layer without experts. Half of each head is rotated.
 GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_attention_heads": 8,
             "num_key_value_heads": 4, "head_dim": 8, "num_hidden_layers": 3, "n_routed_experts": 6,
             "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_shared_experts": 2, "first_k_dense_replace": 1,
@@ -398,7 +398,7 @@ def write_model(spec, folder, state):
         write_json(folder / "generation_config.json", spec.generation)
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
     tensors = published_experts(tensors, config["model_type"])
-    if config.get("num_nextn_predict_layers"):  # a part of such a layer, which nothing reads
+    if config.get("num_nextn_predict_layers"):  # a part of a layer for multi-token prediction
         tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
     if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text")):
         del tensors["lm_head.weight"]
