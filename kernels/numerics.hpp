@@ -49,10 +49,11 @@
 
 namespace longhaul::kernels {
 
-/// Recorded in every checkpoint; incremented if a sum's order or an elementary function changes. 2: min-p compares
-/// weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules; probabilities are
-/// divided once; chains are drawn with the noise of their nodes.
-inline constexpr int numerics_version = 4;
+/// Recorded in every checkpoint; incremented if a sum's order, an elementary function or a rounding changes. 2: min-p
+/// compares weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules;
+/// probabilities are divided once; chains are drawn with the noise of their nodes. 5: int4 keeps the integers of
+/// weights that had 4 bits before.
+inline constexpr int numerics_version = 5;
 
 /// Likewise what only tensor cores compute (device `cuda`); part of the device kind, with which a resumed run must
 /// agree. 2: 2^x by the GPU's instruction. 3: attention over int8 KV, before as on the CPU.

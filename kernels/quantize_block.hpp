@@ -51,9 +51,29 @@ LONGHAUL_HOST_DEVICE inline float extreme_of(const float* values, std::int64_t c
     return extreme;
 }
 
+/// The largest number of which all values are multiples, with their extreme at most the 15th; 0 if there is none. It is
+/// the scale of weights that were quantized to 4 bits before, possibly with a zero point and in larger blocks.
+LONGHAUL_HOST_DEVICE inline float common_step(const float* values, std::int64_t count, float extreme) {
+    constexpr float to_nearest = 12582912.0F;
+    for (int multiple = 1; multiple <= 15; ++multiple) {
+        const float step = extreme / static_cast<float>(multiple);
+        const float inverse = 1.0F / step;
+        std::int64_t i = 0;
+        for (; i < count; ++i) {
+            const float whole = (values[i] * inverse + to_nearest) - to_nearest;
+            const auto difference =
+                std::bit_cast<std::uint32_t>(whole * step) ^ std::bit_cast<std::uint32_t>(values[i]);
+            if ((difference & 0x7fffffffU) != 0) break;  // as bits: a denormal is no multiple, also where it is flushed
+        }
+        if (i == count) return step;
+    }
+    return 0.0F;
+}
+
 /// Quantizes the `count` values of one block to the nearest integers and returns their scale as bf16 bits. int8: the
-/// largest value becomes 127. int4: tries several scales near "the largest becomes -8" and takes the one with the least
-/// squared error. NaN and infinity make the scale NaN and all q 0.
+/// largest value becomes 127. int4: tries several scales near "the largest becomes -8", and the common step of the
+/// values with either sign, and takes the one with the least squared error. NaN and infinity make the scale NaN and all
+/// q 0.
 LONGHAUL_HOST_DEVICE inline std::uint16_t quantize_block(DType dtype, const float* values, std::int64_t count,
                                                          std::int8_t* q) {
     // `smallest`: below it, 1 / scale may be infinite.
@@ -70,11 +90,15 @@ LONGHAUL_HOST_DEVICE inline std::uint16_t quantize_block(DType dtype, const floa
         return scale;
     }
     constexpr float divisors[] = {-8.0F, -7.6F, -8.4F, -8.8F, -9.3F, 7.2F, 7.7F};
+    constexpr int num_divisors = sizeof divisors / sizeof divisors[0];
     std::uint16_t best = 0;
     std::uint32_t best_error = 0;  // as bits, which order like the numbers: none is below 0 or NaN
     std::int8_t candidate[64];
-    for (const float divisor : divisors) {
-        const std::uint16_t scale = f32_to_bf16(extreme / divisor);
+    const float step = common_step(values, count, extreme);
+    for (int c = 0; c < num_divisors + (step != 0.0F ? 2 : 0); ++c) {
+        const std::uint16_t scale = f32_to_bf16(c < num_divisors    ? extreme / divisors[c]
+                                                : c == num_divisors ? step
+                                                                    : -step);
         const auto error =
             std::bit_cast<std::uint32_t>(quantize_values(values, count, bf16_to_f32(scale), -8.0F, 7.0F, candidate));
         if (best != 0 && error >= best_error) continue;

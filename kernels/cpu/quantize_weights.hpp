@@ -44,7 +44,50 @@ struct WeightQuantizer {
         return extreme;
     }
 
-    /// Tries several scales near "the largest becomes -8" and takes the one with the least squared error.
+    [[gnu::always_inline]] static bool any(Ints mask) {
+        std::uint64_t words[width / 2], all = 0;
+        __builtin_memcpy(words, &mask, sizeof words);
+        for (const std::uint64_t word : words) all |= word;
+        return all != 0;
+    }
+
+    /// Lanes of `of` in which all values are multiples of the lane's step.
+    [[gnu::always_inline]] static Ints multiples(const float* values, std::int64_t count, Floats step, Ints of) {
+        const Floats inverse = 1.0F / step, to_nearest = all(12582912.0F);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const Floats value = load(values + i * lanes), whole = (value * inverse + to_nearest) - to_nearest;
+            of &= ((Ints(whole * step) ^ Ints(value)) & 0x7fffffff) == 0;
+            if (i % 2 == 1 && !any(of)) break;  // the second value ends it for most weights
+        }
+        return of;
+    }
+
+    /// common_step of quantize_block.hpp.
+    [[gnu::always_inline]] static Floats common_step(const float* values, std::int64_t count, Floats extreme) {
+        Floats step = all(0.0F);
+        Ints searching = ~Ints{};
+        for (int multiple = 1; multiple <= 15 && any(searching); ++multiple) {
+            const Floats candidate = extreme / static_cast<float>(multiple);
+            const Ints found = multiples(values, count, candidate, searching);
+            step = found ? candidate : step;
+            searching &= ~found;
+        }
+        return step;
+    }
+
+    [[gnu::always_inline]] static Floats error_of(const float* values, std::int64_t count, Floats scale) {
+        const Floats inverse = 1.0F / scale;
+        Floats error = all(0.0F);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const Floats value = load(values + i * lanes);
+            const Floats rest = value - to_int(value, inverse, -8.0F, 7.0F) * scale;
+            error = error + rest * rest;
+        }
+        return error;
+    }
+
+    /// Tries several scales near "the largest becomes -8", and the common step, and takes the one with the least
+    /// squared error.
     [[gnu::always_inline]] static Floats best_int4_scale(const float* values, std::int64_t count, Floats extreme) {
         constexpr float divisors[] = {-8.0F, -7.6F, -8.4F, -8.8F, -9.3F, 7.2F, 7.7F};
         constexpr int num_divisors = sizeof divisors / sizeof divisors[0];
@@ -64,12 +107,19 @@ struct WeightQuantizer {
             }
         }
         Floats best = scale[0], least = error[0];
+        const auto consider = [&](Floats candidate, Floats its_error, Ints where) {
+            const Ints better = (its_error < least) & where;
+            best = better ? candidate : best;
+            least = better ? its_error : least;
+        };
 #pragma GCC unroll 8
-        for (int d = 1; d < num_divisors; ++d) {
-            const Ints better = error[d] < least;
-            best = better ? scale[d] : best;
-            least = better ? error[d] : least;
-        }
+        for (int d = 1; d < num_divisors; ++d) consider(scale[d], error[d], ~Ints{});
+        const Floats step = common_step(values, count, extreme);
+        const Ints has_step = step != all(0.0F);
+        if (!any(has_step)) return best;
+        const Floats rounded = rounded_to_bf16(has_step ? step : all(1.0F));
+        consider(rounded, error_of(values, count, rounded), has_step);
+        consider(-rounded, error_of(values, count, -rounded), has_step);
         return best;
     }
 

@@ -1,5 +1,7 @@
 // Matmul: every vector device against the reference, bit for bit; the reference against double precision; and the
 // guarantee behind tensor parallelism: the slices' sums give the same bits on any number of ranks.
+#include <numeric>
+
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -174,6 +176,37 @@ TEST_P(MatmulTest, EmbedReadsThePackedTable) {
         const float value = dtype == DType::f32 ? table.values[7600] : bf16_to_f32(f32_to_bf16(table.values[7600]));
         // For values of 0.1 the largest in a block is below 0.4: half a step of int8 is 0.0016, of int4 0.025.
         EXPECT_NEAR(embedded[100], value, dtype == DType::int8 ? 0.0017F : dtype == DType::int4 ? 0.03F : 0.0F);
+    }
+}
+
+/// Integers minus a zero point, 0 to 15 of them, times a scale for each group of 128 inputs, as GPTQ and AWQ store
+/// them.
+std::vector<float> quantized_before(std::int64_t zero, Numbers& numbers) {
+    std::vector<float> values;
+    float scale = 0.0F;
+    for (std::int64_t i = 0; i < std::int64_t{40} * 512; ++i) {
+        if (i % 128 == 0) scale = bf16_to_f32(f32_to_bf16(0.01F + std::abs(numbers.normal(0.01F))));
+        values.push_back(static_cast<float>(numbers.below(16) - zero) * scale);
+    }
+    return values;
+}
+
+// With the zero points 8 and 7 all of them are in -8..7 or 7..-8; with 4 the largest one is not.
+TEST_P(MatmulTest, WeightsOfFourBitsKeepTheirIntegers) {
+    Numbers numbers(35);
+    Comparison comparison(GetParam());
+    std::vector<std::int32_t> all(40);
+    std::iota(all.begin(), all.end(), 0);
+    for (const std::int64_t zero : {8, 7, 4}) {
+        const std::vector<float> values = quantized_before(zero, numbers);
+        const auto bytes = rounded(values, DType::f32);
+        const WeightRows rows{bytes.data(), DType::f32, 40, 512, 0, 512};
+        const Guarded expected(*reference_, values.size() * 4), actual(*device_, values.size() * 4);
+        reference_->embed(reference_->pack(DType::int4, {&rows, 1}, 8, 64), all, 512, expected.floats());
+        device_->embed(device_->pack(DType::int4, {&rows, 1}, 8, 64), all, 512, actual.floats());
+        ASSERT_TRUE(comparison.equal(expected, actual, DType::f32)) << zero;
+        if (zero == 4) continue;
+        EXPECT_EQ(actual.values(), values) << zero;
     }
 }
 
