@@ -96,57 +96,6 @@ std::string supported_model_types() {
     return names;
 }
 
-constexpr const char* unquantized = "use the model's unquantized folder";
-
-/// compressed-tensors: rotations at run time change what the weights mean; those of the weights alone are done.
-void check_transforms(const Section& quantization) {
-    constexpr std::string_view key = "transform_config";
-    const Json* transforms = quantization.find(key);
-    if (transforms == nullptr) return;
-    const std::string text = json_text(*transforms);
-    for (const char* online : {"\"input\"", "\"output\"", "\"q_attn\"", "\"k_cache\""}) {
-        if (text.find(online) != std::string::npos)
-            throw InputError(quantization.file, quantization.field(key), "no transforms at run time",
-                             std::string("one at ") + online, unquantized);
-    }
-}
-
-/// Blocks of scales (compressed-tensors): of the size that stored_matrix.hpp reads.
-void check_blocks(const Section& quantization, std::string_view key) {
-    const Json* block = quantization.find(key);
-    if (block != nullptr && *block != Json::array({128, 128}))
-        throw InputError(quantization.file, quantization.field(key), "[128, 128]", json_text(*block), unquantized);
-}
-
-/// Weights in the forms of stored_matrix.hpp are read; their activations are not quantized.
-void check_quantization(const Section& section_of_model, const ModelConfig& config) {
-    constexpr std::string_view key = "quantization_config";
-    const Json* found = section_of_model.find(key);
-    if (found == nullptr) return;
-    if (!found->is_object()) section_of_model.refuse(key, "an object");
-    const Section section{*found, section_of_model.file, section_of_model.field(key)};
-    const std::string method = section.text_or("quant_method", "");
-    if (method == "mxfp4" && config.model_type == "gpt_oss") return;
-    if (method != "fp8" && method != "fbgemm_fp8" && method != "compressed-tensors")
-        section.refuse("quant_method",
-                       R"("fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or no quantization)",
-                       "use the model's unquantized folder, or one of FP8");
-    const std::string format = section.text_or("format", "");
-    const std::string_view formats[] = {"", "float-quantized", "int-quantized", "naive-quantized"};
-    if (std::find(std::begin(formats), std::end(formats), format) == std::end(formats))
-        section.refuse("format", R"("float-quantized", "int-quantized" or "naive-quantized")", unquantized);
-    if (section.text_or("fmt", "e4m3") != "e4m3") section.refuse("fmt", R"("e4m3")", unquantized);
-    check_blocks(section, "weight_block_size");
-    check_transforms(section);
-    const Json* groups = section.find("config_groups");
-    if (groups == nullptr || !groups->is_object()) return;
-    for (const auto& [name, group] : groups->items()) {
-        if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
-        check_blocks({group["weights"], section.file, section.field("config_groups." + name + ".weights")},
-                     "block_structure");
-    }
-}
-
 const Architecture& check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
     const Architecture* const found = find_architecture(config.model_type);
@@ -168,7 +117,7 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
                              describe(single ? named->front() : *named));
         }
     }
-    check_quantization(top, config);
+    detail::check_quantization(top, config);
     return *found;
 }
 

@@ -1,5 +1,5 @@
 // config.json as the readers of its parts see it: an object of the file, and the limits on sizes. Private to the
-// readers of model configurations (config.cpp, layer_config.cpp, rope_config.cpp).
+// readers of model configurations (config.cpp, layer_config.cpp, rope_config.cpp, quantization_config.cpp).
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,9 @@ RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig&
 /// The section with the RoPE parameters: rope_parameters in transformers 5, before that rope_scaling beside rope_theta.
 /// If both are present, Hugging Face uses the older name; an empty section counts as absent.
 Section rope_section(const Section& top);
+
+/// Throws InputError if the files hold weights in a form that stored_matrix.hpp does not read.
+void check_quantization(const Section& top, const ModelConfig& config);
 
 /// Fills in the layers, and what else differs between families. Throws InputError naming the field.
 void read_llama_layers(const Section& top, ModelConfig& config);

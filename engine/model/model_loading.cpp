@@ -16,19 +16,31 @@
 namespace longhaul::engine {
 namespace {
 
+/// What weights that lose precision in bf16 are, and what would keep it; "" if they do not.
+std::string rounding_of(const MatrixView& view, const std::string& tensor) {
+    const std::string rounded = " (" + tensor + ") are rounded to bf16; precision = fp32 keeps them ";
+    const std::string& dtype = view.elements->dtype_name;
+    const bool is_float = view.elements->dtype == TensorType::f16 || view.elements->dtype == TensorType::f32;
+    if (is_float) return dtype + " weights" + rounded + "exactly";
+    if (view.form == StoredForm::scaled) return dtype + " weights times their scales" + rounded + "in f32";
+    if (view.form != StoredForm::grouped || view.groups.is_exact_in_bf16()) return "";
+    const std::string bits = std::to_string(view.groups.elements.bits);
+    const std::string scaled = "weights of " + bits + " bits times their scales" + rounded + "in f32";
+    if (view.groups.type == ElementType::e2m1) return scaled;
+    return scaled + ", int" + bits + " nearly as they are, in " + (bits == "4" ? "a quarter" : "half") +
+           " of the memory";
+}
+
 /// Adds a notice if matrices have a type that loses precision in bf16, whatever type config.json names.
 void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder& tensors,
                    std::vector<std::string>& notices) {
     for (const WeightPlan& plan : plans) {
         if (plan.matrix == nullptr) continue;
         for (const TensorPart& part : plan.parts) {
-            const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
-            const bool scaled = view.form == StoredForm::scaled;
-            const TensorType type = view.elements->dtype;
-            if (!scaled && type != TensorType::f16 && type != TensorType::f32) continue;
-            notices.push_back("model: " + view.elements->dtype_name +
-                              (scaled ? " weights times their scales (" : " weights (") + part.tensor +
-                              ") are rounded to bf16; precision = fp32 keeps them " + (scaled ? "in f32" : "exactly"));
+            const std::string rounding =
+                rounding_of(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack), part.tensor);
+            if (rounding.empty()) continue;
+            notices.push_back("model: " + rounding);
             return;
         }
     }

@@ -5,28 +5,21 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/model/small_floats.hpp"
 
 namespace longhaul::engine {
 namespace {
 
 constexpr std::int64_t block_rows = 128, block_columns = 128;  // of scaled matrices
-constexpr std::int64_t mxfp4_block = 32, mxfp4_block_bytes = 16;
 
 std::int64_t quotient_up(std::int64_t value, std::int64_t unit) {
     return (value + unit - 1) / unit;
-}
-
-/// F8_E4M3: sign, 4 bits of exponent (bias 7), 3 of fraction; no infinity, NaN is 0x7f and 0xff.
-float e4m3(unsigned bits) {
-    const unsigned exponent = bits >> 3 & 15U, fraction = bits & 7U;
-    if (exponent == 15 && fraction == 7) return std::numeric_limits<float>::quiet_NaN();
-    const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                                     : std::ldexp(static_cast<float>(8 + fraction), static_cast<int>(exponent) - 10);
-    return (bits & 0x80U) != 0 ? -size : size;
 }
 
 /// The numbers that the 256 bytes of a type stand for.
@@ -35,24 +28,6 @@ std::array<float, 256> numbers_of(TensorType type) {
     for (unsigned byte = 0; byte < 256; ++byte)
         numbers[byte] = type == TensorType::i8 ? static_cast<float>(static_cast<std::int8_t>(byte)) : e4m3(byte);
     return numbers;
-}
-
-/// E8M0: powers of two; NaN is 0xff.
-std::array<float, 256> powers_of_two() {
-    std::array<float, 256> powers{};
-    for (int byte = 0; byte < 255; ++byte) powers[static_cast<std::size_t>(byte)] = std::ldexp(1.0F, byte - 127);
-    powers[255] = std::numeric_limits<float>::quiet_NaN();
-    return powers;
-}
-
-/// The two elements of E2M1 in each byte, the lower one first.
-using E2m1Pairs = std::array<std::array<float, 2>, 256>;
-E2m1Pairs e2m1_pairs() {
-    constexpr float numbers[] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
-                                 -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
-    E2m1Pairs pairs{};
-    for (unsigned byte = 0; byte < 256; ++byte) pairs[byte] = {numbers[byte & 15U], numbers[byte >> 4]};
-    return pairs;
 }
 
 /// Name and tensor of a matrix's scales.
@@ -106,52 +81,47 @@ MatrixView require_scaled(const SafetensorsFolder& tensors, const std::string& n
     return view;
 }
 
+MatrixView grouped_view(const GroupedMatrix& groups, std::int64_t rows, std::int64_t columns) {
+    return {.form = StoredForm::grouped,
+            .rows = rows,
+            .columns = columns,
+            .tensor = groups.scales_name,
+            .elements = groups.elements.words,
+            .groups = groups};
+}
+
 MatrixView require_of_stack(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                             std::int64_t columns, StackPlace place) {
     const std::string blocks = name + "_blocks", scales = name + "_scales";
-    MatrixView view;
-    view.rows = rows;
-    view.columns = columns;
-    view.index = place.index;
-    const bool is_mxfp4 = tensors.contains(blocks) || tensors.contains(scales);
-    if (!is_mxfp4 && !tensors.contains(name))
+    if (tensors.contains(blocks) || tensors.contains(scales))
+        return grouped_view(require_mxfp4_stack(tensors, name, rows, columns, place.count, place.index), rows, columns);
+    if (!tensors.contains(name))
         throw InputError(tensors.label(), name, "a tensor of that name, or " + blocks + " and " + scales, "neither");
-    if (!is_mxfp4) {
-        view.form = StoredForm::transposed;
-        view.tensor = name;
-        view.elements = &tensors.require(name, {place.count, columns, rows});
-        return view;
-    }
-    view.form = StoredForm::mxfp4;
-    view.tensor = scales;
-    const std::int64_t in_row = columns / mxfp4_block;
-    if (columns % mxfp4_block != 0 && tensors.contains(blocks))
-        throw InputError(tensors.tensors().at(blocks).file, blocks, "rows of whole blocks of 32",
-                         "rows of " + std::to_string(columns) + ", as config.json says");
-    view.elements = &tensors.require_shape(blocks, {place.count, rows, in_row, mxfp4_block_bytes});
-    view.scales = &tensors.require_shape(scales, {place.count, rows, in_row});
-    for (const auto& [tensor, tensor_name] : {std::pair(view.elements, &blocks), {view.scales, &scales}}) {
-        if (tensor->dtype_name != "U8") throw InputError(tensor->file, *tensor_name, "U8", tensor->dtype_name);
-    }
-    return view;
+    return {.form = StoredForm::transposed,
+            .rows = rows,
+            .columns = columns,
+            .index = place.index,
+            .tensor = name,
+            .elements = &tensors.require(name, {place.count, columns, rows})};
 }
 
 /// Fills rows [first, end) of a part of a matrix.
 class Reader {
   public:
     Reader(const MatrixView& matrix, const MatrixRange& range, float* out)
-        : matrix_(matrix),
-          range_(range),
-          out_(out),
-          numbers_(matrix.form == StoredForm::mxfp4 ? powers_of_two() : numbers_of(matrix.elements->dtype)) {}
+        : matrix_(matrix), range_(range), out_(out), numbers_(numbers_of(matrix.elements->dtype)) {}
 
-    void read(std::int64_t first, std::int64_t end) const {
-        if (matrix_.form == StoredForm::transposed) {
-            constexpr std::int64_t together = 32;  // neighbours in memory
-            for (; first < end; first += together) transposed_rows(first, std::min(first + together, end));
-            return;
+    /// Returns whether all are finite. They are checked while they are in the cache.
+    [[nodiscard]] bool read(std::int64_t first, std::int64_t end) const {
+        const bool transposed = matrix_.form == StoredForm::transposed;
+        const std::int64_t together = transposed ? 32 : 1;  // neighbours in memory
+        bool finite = true;
+        for (; first < end; first += together) {
+            const std::int64_t last = std::min(first + together, end);
+            transposed ? transposed_rows(first, last) : scaled_row(first);
+            finite = all_finite({to(first), to(last)}) && finite;
         }
-        for (; first < end; ++first) matrix_.form == StoredForm::mxfp4 ? mxfp4_row(first) : scaled_row(first);
+        return finite;
     }
 
   private:
@@ -178,30 +148,6 @@ class Reader {
         });
     }
 
-    void mxfp4_row(std::int64_t r) const {
-        static const E2m1Pairs pairs = e2m1_pairs();
-        const std::int64_t first_block = (matrix_.index * matrix_.rows + row(r)) * (matrix_.columns / mxfp4_block);
-        const std::byte* from = matrix_.elements->data + first_block * mxfp4_block_bytes;
-        const std::byte* scales = matrix_.scales->data + first_block;
-        each_block(mxfp4_block, [&](std::int64_t i, std::int64_t end, std::int64_t block) {
-            const float scale = numbers_[static_cast<unsigned>(scales[block])];
-            const auto pair_at = [&](std::int64_t at) -> const std::array<float, 2>& {
-                return pairs[static_cast<unsigned>(from[(range_.first_column + at) / 2])];
-            };
-            float* const out = to(r);
-            if ((range_.first_column + i) % 2 == 1) {
-                out[i] = pair_at(i)[1] * scale;
-                ++i;
-            }
-            for (; i + 1 < end; i += 2) {
-                const std::array<float, 2>& pair = pair_at(i);
-                out[i] = pair[0] * scale;
-                out[i + 1] = pair[1] * scale;
-            }
-            if (i < end) out[i] = pair_at(i)[0] * scale;
-        });
-    }
-
     void transposed_rows(std::int64_t first, std::int64_t end) const {
         for (std::int64_t i = 0; i < range_.num_columns; ++i) {
             const std::int64_t column = matrix_.index * matrix_.columns + range_.first_column + i;
@@ -213,19 +159,21 @@ class Reader {
     const MatrixView& matrix_;
     const MatrixRange& range_;
     float* out_;
-    std::array<float, 256> numbers_;  ///< by byte: elements; mxfp4: scales
+    std::array<float, 256> numbers_;  ///< that the bytes of elements stand for
 };
 
 }  // namespace
 
 std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_t end_row) const {
-    std::int64_t row_bytes = elements->num_bytes / (rows * columns) * columns;
-    if (form == StoredForm::mxfp4) row_bytes = columns / mxfp4_block * mxfp4_block_bytes;
     if (form == StoredForm::transposed) {
         const std::int64_t whole = elements->num_bytes / elements->shape.front();
         return {elements->data + index * whole, static_cast<std::size_t>(whole)};
     }
-    return {elements->data + (index * rows + first_row) * row_bytes,
+    if (form == StoredForm::grouped && !groups.elements.in_rows())
+        return {elements->data, static_cast<std::size_t>(elements->num_bytes)};
+    const std::int64_t row_bytes =
+        form == StoredForm::grouped ? groups.elements.row_stride * 4 : elements->num_bytes / (rows * columns) * columns;
+    return {elements->data + (groups.rows_before + first_row) * row_bytes,
             static_cast<std::size_t>((end_row - first_row) * row_bytes)};
 }
 
@@ -236,17 +184,16 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
     if (found != tensors.tensors().end() &&
         (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8))
         return require_scaled(tensors, name, rows, columns);
+    if (const std::optional<GroupedMatrix> groups = find_grouped(tensors, name, rows, columns))
+        return grouped_view(*groups, rows, columns);
     return {.rows = rows, .columns = columns, .tensor = name, .elements = &tensors.require(name, {rows, columns})};
 }
 
-bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out) {
-    const Reader reader(matrix, range, out);
+template <typename AnyReader>
+static bool read_by_threads(const AnyReader& reader, const MatrixRange& range) {
     std::atomic<bool> finite = true;
     const auto read = [&](std::int64_t first, std::int64_t end) {
-        reader.read(first, end);
-        const bool all = std::all_of(out + first * range.num_columns, out + end * range.num_columns,
-                                     [](float value) { return std::isfinite(value); });
-        if (!all) finite = false;
+        if (!reader.read(first, end)) finite = false;
     };
     constexpr std::int64_t elements_per_thread = std::int64_t{1} << 20;
     const std::int64_t wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(),
@@ -259,6 +206,11 @@ bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out)
         read(0, range.num_rows / threads);
     }
     return finite;
+}
+
+bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out) {
+    if (matrix.form == StoredForm::grouped) return read_by_threads(GroupedReader(matrix.groups, range, out), range);
+    return read_by_threads(Reader(matrix, range, out), range);
 }
 
 }  // namespace longhaul::engine

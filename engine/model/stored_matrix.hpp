@@ -1,5 +1,6 @@
-// Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), or the experts
-// of a layer in one tensor, as gpt-oss has them. FolderSource hands on the first as they are, the others as f32.
+// Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), integers of 4
+// or 8 bits with scales of groups (GPTQ, AWQ), or the experts of a layer in one tensor, as gpt-oss has them.
+// FolderSource hands on the first as they are, the others as f32.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "engine/model/grouped_matrix.hpp"
 #include "engine/model/safetensors.hpp"
 
 namespace longhaul::engine {
@@ -15,7 +17,7 @@ namespace longhaul::engine {
 enum class StoredForm : std::uint8_t {
     floats,      ///< BF16, F16 or F32, row by row
     scaled,      ///< F8_E4M3 or I8 times scales
-    mxfp4,       ///< of a stack: blocks of 32 elements of 4 bits in a row, with a scale each
+    grouped,     ///< see GroupedMatrix
     transposed,  ///< of a stack: BF16, F16 or F32, column by column
 };
 
@@ -29,22 +31,21 @@ struct MatrixView {
     StoredForm form = StoredForm::floats;
     std::int64_t rows = 0, columns = 0;
     std::int64_t index = 0;  ///< in its stack
-    std::string tensor;      ///< name of the tensor that could hold NaN: the elements', or the scales' of MXFP4
+    std::string tensor;      ///< name of the tensor that could hold NaN: the elements', or the scales' of 4 bits
     const TensorView* elements = nullptr;
-    const TensorView* scales = nullptr;                      ///< scaled, mxfp4
+    const TensorView* scales = nullptr;                      ///< scaled
     std::int64_t rows_per_scale = 0, columns_per_scale = 0;  ///< scaled
+    GroupedMatrix groups{};                                  ///< grouped
 
-    /// The bytes of elements that rows first_row to end_row - 1 are in: all of a transposed matrix.
+    /// The bytes of elements that rows first_row to end_row - 1 are in: all, if rows are not one behind another.
     [[nodiscard]] std::span<const std::byte> bytes(std::int64_t first_row, std::int64_t end_row) const;
 };
 
 /// The matrix `name`, or the one at `place` of that stack, which must have this shape.
 ///
 /// The scales of tensor "X", of BF16, F16 or F32, are "X_scale_inv" or "X_scale": one for all, one for each row, or one
-/// for each block of 128 rows and columns. The tensors of stack "X" in MXFP4 (OCP Microscaling Formats 1.0) are
-/// "X_blocks", U8 [count, rows, columns / 32, 16] with two elements of E2M1 in a byte, the lower one first, and
-/// "X_scales", U8 [count, rows, columns / 32] of E8M0. Without them "X" has floats [count, columns, rows]. Throws
-/// InputError.
+/// for each block of 128 rows and columns. Other tensors: find_grouped, require_mxfp4_stack; another stack "X" has
+/// floats [count, columns, rows]. Throws InputError.
 MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                           std::int64_t columns, StackPlace place = {});
 

@@ -280,8 +280,8 @@ const BadFamily bad_families[] = {
     {"gpt_oss", "GptOssForCausalLM", "{}",
      "rope_scaling: expected the parameters of yarn, as in the published folders, got nothing"},
     {"mixtral", "MixtralForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})",
-     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
-     R"(no quantization, got "mxfp4"; use the model's unquantized folder, or one of FP8)"},
+     R"(quantization_config.quant_method: expected "gptq", "awq", "auto-round", "compressed-tensors", "modelopt", "fp8", )"
+     R"("fbgemm_fp8", or with gpt-oss "mxfp4", got "mxfp4"; use the model's unquantized folder)"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"num_experts": 4})",
      "num_experts_per_tok: expected at most num_experts = 4, got nothing"},
     {"qwen3_moe", "Qwen3MoeForCausalLM", R"({"mlp_only_layers": [0, 2]})",

@@ -190,6 +190,21 @@ TEST(Config, WeightsOf8BitsAreRead) {
     EXPECT_NO_THROW(load(R"({"quantization_config": {"quant_method": "fbgemm_fp8"}})"));
 }
 
+TEST(Config, WeightsOf4BitsAreRead) {
+    for (const char* quantization :
+         {R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": true, "sym": false})",
+          R"({"quant_method": "gptq", "bits": 8, "checkpoint_format": "gptq", "format": "GPTQ"})",
+          R"({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "GEMM", "zero_point": true})",
+          R"({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_gptq"})",
+          R"({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_awq"})",
+          R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"})",
+          R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"})",
+          R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
+              "a": {"format": "pack-quantized", "weights": {"num_bits": 4, "group_size": 128, "actorder": "group"}},
+              "b": {"format": "float-quantized", "weights": {"num_bits": 8}}}})"})
+        EXPECT_NO_THROW(load(R"({"quantization_config": )" + std::string(quantization) + "}")) << quantization;
+}
+
 TEST(Config, HeadDimMayDifferFromTheQuotient) {
     const ModelConfig config = load(R"({"head_dim": 32})");
     EXPECT_EQ(config.head_dim, 32);
@@ -207,12 +222,35 @@ const BadConfig bad_configs[] = {
     {R"({"architectures": "LlamaForCausalLM"})",
      R"(architectures: expected ["LlamaForCausalLM"], got "LlamaForCausalLM")"},
     {R"({"architectures": []})", R"(architectures: expected ["LlamaForCausalLM"], got an array of 0)"},
-    {R"({"quantization_config": {"quant_method": "awq"}})",
-     R"(quantization_config.quant_method: expected "fp8", "fbgemm_fp8", "compressed-tensors", with gpt-oss "mxfp4", or )"
-     R"(no quantization, got "awq"; use the model's unquantized folder, or one of FP8)"},
-    {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})",
-     R"(quantization_config.format: expected "float-quantized", "int-quantized" or "naive-quantized", got )"
-     R"("pack-quantized"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "bitsandbytes"}})",
+     R"(quantization_config.quant_method: expected "gptq", "awq", "auto-round", "compressed-tensors", "modelopt", "fp8", )"
+     R"("fbgemm_fp8", or with gpt-oss "mxfp4", got "bitsandbytes"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "marlin-24"}})",
+     R"(quantization_config.format: expected "float-quantized", "int-quantized", "naive-quantized", or )"
+     R"("pack-quantized", also of mxfp4 and nvfp4, got "marlin-24"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+        {"group_0": {"weights": {"num_bits": 3}}}}})",
+     "quantization_config.config_groups.group_0.weights.num_bits: expected 4 or 8, got 3; use the model's unquantized "
+     "folder"},
+    {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups":
+        {"group_0": {"format": "dense-2"}}}})",
+     R"(quantization_config.config_groups.group_0.format: expected "float-quantized", "int-quantized", )"
+     R"("naive-quantized", or "pack-quantized", also of mxfp4 and nvfp4, got "dense-2"; use the model's unquantized )"
+     R"(folder)"},
+    {R"({"quantization_config": {"quant_method": "gptq", "bits": 3}})",
+     "quantization_config.bits: expected 4 or 8, got 3; use the model's unquantized folder"},
+    {R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}})",
+     R"(quantization_config.checkpoint_format: expected "gptq", got "gptq_v2"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "awq", "bits": 8}})",
+     "quantization_config.bits: expected 4, got 8; use the model's unquantized folder"},
+    {R"({"quantization_config": {"quant_method": "awq", "version": "gemv"}})",
+     R"(quantization_config.version: expected "gemm", got "gemv"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}})",
+     R"(quantization_config.packing_format: expected "auto_round:auto_gptq" or "auto_round:auto_awq", got )"
+     R"("auto_round:llm_compressor"; use the model's unquantized folder)"},
+    {R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}})",
+     R"(quantization_config.quant_algo: expected "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4" or "MIXED_PRECISION", got )"
+     R"("NVFP4_AWQ"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}})",
      "quantization_config.weight_block_size: expected [128, 128], got [64,128]; use the model's unquantized folder"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":
