@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -104,10 +105,15 @@ Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
     return {};
 }
 
-/// Whether config.json says that attention does not have this tensor.
-bool is_denied(const std::string& part, const TensorNames& names, const LayerConfig& kind) {
+bool is_zero(const TensorView& tensor) {
+    return std::all_of(tensor.data, tensor.data + tensor.num_bytes,
+                       [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+/// Whether config.json says that attention does not have this tensor. Some GPTQ folders have zeros as biases.
+bool is_denied(const std::string& part, const TensorView& tensor, const TensorNames& names, const LayerConfig& kind) {
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
-        if (part == *matrix + ".bias") return !kind.qkv_bias;
+        if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
     return !kind.head_norm && (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
 }
@@ -128,7 +134,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
-            if (is_denied(name.substr(layer.size()), names, kind))
+            if (is_denied(name.substr(layer.size()), view, names, kind))
                 faults.push_back(
                     InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
             if (kind.experts.stacked && tensors.contains(name + "_blocks"))

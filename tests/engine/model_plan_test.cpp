@@ -3,12 +3,15 @@
 #include "engine/model/model_plan.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <ostream>
 #include <string>
 
+#include "engine/json.hpp"
 #include "engine/model/safetensors.hpp"
 
 namespace longhaul::engine {
@@ -90,6 +93,36 @@ TEST(ModelPlan, NormsAndBiasesThatTheConfigDeniesAreFaults) {
     ModelConfig config = ModelConfig::load(folder);
     for (LayerConfig& layer : config.layers) layer.qkv_bias = layer.head_norm = false;
     EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 2U * 5) << "in both layers with experts";
+}
+
+/// Writes zeros over the tensors of a file whose names end so.
+void clear_tensors(const std::filesystem::path& file, const std::string& ending) {
+    std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+    std::uint64_t length = 0;
+    stream.read(reinterpret_cast<char*>(&length), 8);
+    std::string text(length, ' ');
+    stream.read(text.data(), static_cast<std::streamsize>(length));
+    const Json header = Json::parse(text);
+    for (const auto& [name, tensor] : header.items()) {
+        if (!name.ends_with(ending)) continue;
+        const auto begin = tensor["data_offsets"][0].get<std::uint64_t>(),
+                   end = tensor["data_offsets"][1].get<std::uint64_t>();
+        stream.seekp(static_cast<std::streamoff>(8 + length + begin));
+        stream << std::string(end - begin, '\0');
+    }
+}
+
+// Some GPTQ folders have such biases.
+TEST(ModelPlan, BiasesOfZerosMayBeDenied) {
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("longhaul-biases-" + std::to_string(::getpid()));
+    std::filesystem::copy(LONGHAUL_TEST_DATA "/parity/glm4-moe", folder);
+    ModelConfig config = ModelConfig::load(folder);
+    for (LayerConfig& layer : config.layers) layer.qkv_bias = false;
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 2U * 3);
+    clear_tensors(folder / "model.safetensors", ".bias");
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)), std::vector<std::string>{});
+    std::filesystem::remove_all(folder);
 }
 
 TEST(ModelPlan, ExpertsBeyondTheConfigsAreFaults) {
