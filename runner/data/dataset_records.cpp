@@ -25,6 +25,8 @@ std::optional<std::string> optional_text(const Json& object, const std::string& 
 
 /// A member that must be present and not empty.
 std::string needed_text(const Json& object, const std::string& key, const std::string& where) {
+    if (engine::find_member(object, key, where) == nullptr)
+        throw InputError(where, key, "a string", "nothing", "column = " + key + "=NAME names another");
     std::string text = text_member(object, key, where);
     if (text.empty()) throw InputError(where, key, "a text", "an empty string");
     return text;
@@ -34,6 +36,8 @@ std::string needed_text(const Json& object, const std::string& key, const std::s
 struct JsonFields {
     Strings names;
     std::vector<Strings> needed;  ///< at least one of each group
+    /// What a field is called in published data; read where the field is absent, unless `column` names it.
+    std::vector<std::pair<std::string, std::string>> other_names = {};
 };
 
 /// The name of `field` in the data: as `column` says, else its own.
@@ -54,6 +58,15 @@ void check_column_keys(const Settings& settings, const JsonFields& fields) {
     }
 }
 
+/// The other name of `field`; "" if there is none.
+std::string other_name_of(const Settings& settings, const JsonFields& fields, const std::string& field) {
+    if (column_of(settings, field) != field) return "";
+    for (const auto& [name, other] : fields.other_names) {
+        if (name == field) return other;
+    }
+    return "";
+}
+
 std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields& fields) {
     check_column_keys(settings, fields);
     const std::string id = column_of(settings, "id");
@@ -61,10 +74,14 @@ std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields&
         return std::make_unique<LineSource>(settings.data, LineFormat::json, settings.limit, settings.data.string(),
                                             id);
     TableColumns columns{.names = {id}, .needed = {}, .id = id};
-    for (const std::string& name : fields.names) columns.names.push_back(column_of(settings, name));
+    const auto add_names = [&](Strings& to, const std::string& field) {
+        to.push_back(column_of(settings, field));
+        if (std::string other = other_name_of(settings, fields, field); !other.empty()) to.push_back(std::move(other));
+    };
+    for (const std::string& name : fields.names) add_names(columns.names, name);
     for (const Strings& group : fields.needed) {
         TableColumns::Group needed{.any_of = {}, .fix = "column = " + group.front() + "=NAME names another"};
-        for (const std::string& name : group) needed.any_of.push_back(column_of(settings, name));
+        for (const std::string& name : group) add_names(needed.any_of, name);
         columns.needed.push_back(std::move(needed));
     }
     return open_table(table_files(settings.data, settings.split), columns, settings.limit);
@@ -85,6 +102,8 @@ class JsonRecords : public RecordSource {
         for (const std::string& name : fields.names) {
             if (const std::string column = column_of(settings, name); column != name)
                 renamed_.emplace_back(name, column);
+            if (std::string other = other_name_of(settings, fields, name); !other.empty())
+                others_.emplace_back(name, std::move(other));
         }
     }
 
@@ -98,6 +117,9 @@ class JsonRecords : public RecordSource {
         const Json object = rows_->object(index);
         Json fields = object;
         for (const auto& [name, column] : renamed_) fields[name] = value_at(object, column);
+        for (const auto& [name, column] : others_) {
+            if (!fields.contains(name)) fields[name] = value_at(object, column);
+        }
         return record_of(fields, rows_->label(index));
     }
 
@@ -110,13 +132,17 @@ class JsonRecords : public RecordSource {
     std::unique_ptr<RowSource> rows_;
     Strings names_;
     std::vector<std::pair<std::string, std::string>> renamed_;  ///< field and its name in the data
+    std::vector<std::pair<std::string, std::string>> others_;   ///< JsonFields::other_names
 };
 
-/// {"id"?, "source", "reference"?}: tables only
+/// {"id"?, "source", "reference"?}, or {"translation": {"de", "en"}} as Hugging Face's datasets of WMT have it
 class WmtRecords : public JsonRecords {
   public:
     explicit WmtRecords(const Settings& settings)
-        : JsonRecords(settings, {"source"}, {.names = {"source", "reference"}, .needed = {{"source"}}}) {}
+        : JsonRecords(settings, {"source"},
+                      {.names = {"source", "reference"},
+                       .needed = {{"source"}},
+                       .other_names = {{"source", "translation.de"}, {"reference", "translation.en"}}}) {}
 
   private:
     Record record_of(const Json& object, const std::string& where) const override {
@@ -446,7 +472,8 @@ static void check_data_keys(const Settings& settings, bool table, bool objects) 
     };
     if (!objects && !settings.column.empty()) refuse("column", "lines of text", shown(settings.column.front()));
     if (!table && !settings.split.empty()) refuse("split", "one file or of lines", shown(settings.split));
-    if (table && !settings.reference.empty()) refuse("reference", "a table", shown(settings.reference.string()));
+    if (objects && !settings.reference.empty())
+        refuse("reference", table ? "a table" : "JSON objects, which have theirs", shown(settings.reference.string()));
 }
 
 std::unique_ptr<RecordSource> open_records(const Settings& settings) {
@@ -454,12 +481,8 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     const std::string& task = settings.task;
     const bool table = is_table(settings.data);
     const bool folder = !table && fs::is_directory(settings.data, error);
-    const bool lines = task == "wmt" || (task == "xsum" && (folder || !is_json(settings.data))) ||
+    const bool lines = ((task == "wmt" || task == "xsum") && (folder || !is_json(settings.data))) ||
                        (task == "prompts" && settings.data.extension() == ".txt");
-    if (task == "wmt" && !folder && is_json(settings.data)) {
-        throw InputError(settings.data.string(), "", "files of lines, .sgm files or a .parquet table with task = wmt",
-                         "a JSON file", "task = prompts reads .jsonl");
-    }
     check_data_keys(settings, table, table || !lines);
     if (task == "openai-batch" && (table || folder))
         throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");

@@ -62,6 +62,8 @@ TEST_F(ArrowTest, EveryTaskFindsItsFields) {
     const auto wmt = bare("wmt", "source", {"source=translation.de", "reference=translation.en"});
     EXPECT_EQ(shown(*wmt, 0), "row-9: Satz 9.");
     EXPECT_EQ(wmt->reference(0, tokenizer_), "Sentence 9.");
+    EXPECT_EQ(shown(*bare("wmt", "source", {}), 0), "row-9: Satz 9.") << "the name in Hugging Face's datasets";
+    EXPECT_EQ(bare("wmt", "source", {})->reference(0, tokenizer_), "Sentence 9.");
     const auto dolly = bare("dolly", "category", {"instruction=question", "response=summary", "category=kind"});
     EXPECT_EQ(shown(*dolly, 0), "row-9: report") << "dictionary";
     const auto writer = bare("longwriter", "length", {"prompt=question"});
