@@ -1,5 +1,6 @@
 #include "kernels/checks.hpp"
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -110,10 +111,23 @@ void check_pass(const PassRows& pass) {
         }
         require(group.slots.size() == pass.slots.size() && group.rows.size() == pass.rows.size(), "pass",
                 "groups have different numbers of rows");
-        require(group.slots.empty() || (group.cos != nullptr && group.sin != nullptr && pass.num_angles > 0), "pass",
-                "no angles for the slots");
         for (const AttentionRow& row : group.rows) check_row(row, group.sequences);
     }
+    for (const PassAngles& angles : pass.angles) {
+        require(pass.num_angles > 0 && angles.cos != nullptr && angles.sin != nullptr, "pass", "angles are missing");
+        require((angles.query_cos == nullptr) == (angles.query_sin == nullptr), "pass",
+                "angles of queries are missing");
+    }
+}
+
+PassAngles angles_of(const PassRows& pass, const KvLayout& layout) {
+    require(layout.angles >= 0 && layout.angles < std::ssize(pass.angles), "rope_store", "no such angles");
+    PassAngles angles = pass.angles[static_cast<std::size_t>(layout.angles)];
+    if (angles.query_cos == nullptr) {
+        angles.query_cos = angles.cos;
+        angles.query_sin = angles.sin;
+    }
+    return angles;
 }
 
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,

@@ -24,6 +24,8 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads);
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows);
 void check_pass(const PassRows& pass);
+/// The angles of a layout, with those of queries.
+PassAngles angles_of(const PassRows& pass, const KvLayout& layout);
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
                  std::int64_t count);
 void check_slot(const KvSlot& slot);

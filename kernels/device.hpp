@@ -142,7 +142,8 @@ struct MatmulCall {
 struct KvLayout {
     DType dtype = DType::bf16;  ///< bf16, f32, or int8: integers and an f32 scale per token and head
     std::int64_t num_layers = 0;
-    std::int64_t group = 0;   ///< whose rows, slots and angles of the pass these layers use (PassRows::group)
+    std::int64_t group = 0;   ///< whose rows and slots of the pass these layers use (PassRows::group)
+    std::int64_t angles = 0;  ///< which angles of the pass they use (PassRows::angles)
     std::int64_t window = 0;  ///< sliding window: a row sees itself and the window - 1 positions before it; 0: all
     std::int64_t num_kv_heads = 0;  ///< on this rank
     std::int64_t head_dim = 0;      ///< even
@@ -218,8 +219,14 @@ struct GroupRows {
     std::span<const AttentionSequence> sequences;
     std::span<const AttentionRow> rows;  ///< rows of the attention call
     std::span<const KvSlot> slots;  ///< where the keys and values of each row are stored; page == nullptr: not stored
-    const float* cos = nullptr;     ///< [slots, num_angles], as is sin
+};
+
+/// Angles that rotate the queries and keys of a pass: f32 [slots, num_angles] each.
+struct PassAngles {
+    const float* cos = nullptr;
     const float* sin = nullptr;
+    const float* query_cos = nullptr;  ///< of queries; nullptr: as keys, and so is query_sin
+    const float* query_sin = nullptr;
 };
 
 /// Input that all layers of a pass share. Host memory, which must stay unchanged until the next pass begins.
@@ -228,10 +235,9 @@ struct PassRows {
     std::span<const AttentionSequence> sequences;
     std::span<const AttentionRow> rows;
     std::span<const KvSlot> slots;
-    const float* cos = nullptr;
-    const float* sin = nullptr;
 
     std::span<const GroupRows> more_groups = {};  ///< groups 1, 2, …; each has as many rows and slots as group 0
+    std::span<const PassAngles> angles = {};      ///< by KvLayout::angles
     std::int64_t num_angles = 0;                  ///< head_dim / 2
     /// Prompt rows. Which rows these are depends only on their positions in the text, so a device may sum their matmuls
     /// in an order of its own (layer_matmul).
@@ -240,7 +246,7 @@ struct PassRows {
     [[nodiscard]] std::int64_t num_groups() const { return 1 + static_cast<std::int64_t>(more_groups.size()); }
     [[nodiscard]] GroupRows group(std::int64_t index) const {
         if (index > 0) return more_groups[static_cast<std::size_t>(index - 1)];
-        return {.sequences = sequences, .rows = rows, .slots = slots, .cos = cos, .sin = sin};
+        return {.sequences = sequences, .rows = rows, .slots = slots};
     }
 };
 
@@ -452,9 +458,9 @@ class Device {
     virtual void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                            const float* q_gain, const float* k_gain, float eps) = 0;
 
-    /// Rotates q and k (the "halves" convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
-    /// layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32 [slots, (q_heads + 2 *
-    /// kv_heads) * head_dim]; q_out: query_type [slots, q_heads, head_dim].
+    /// Rotates q and k by the angles of the layout (the "halves" convention of Hugging Face: dimension i pairs with i +
+    /// head_dim/2), rounds q to layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32
+    /// [slots, (q_heads + 2 * kv_heads) * head_dim]; q_out: query_type [slots, q_heads, head_dim].
     virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) = 0;
 

@@ -56,6 +56,14 @@ constexpr Architecture architectures[] = {
      detail::read_mistral3_layers,
      "text_config",
      {.kv_heads = 8}},
+    {"ministral3",
+     "Ministral3ForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_ministral3_layers,
+     "",
+     {.kv_heads = 8, .head_dim = 128}},
     {"mixtral", "MixtralForCausalLM", "hidden_act", "silu", "swish", detail::read_mixtral_layers, "", {.kv_heads = 8}},
     {"glm4_moe",
      "Glm4MoeForCausalLM",
@@ -65,6 +73,15 @@ constexpr Architecture architectures[] = {
      detail::read_glm4_moe_layers,
      "",
      {.kv_heads = 8}},
+    {"smollm3", "SmolLM3ForCausalLM", "hidden_act", "silu", "swish", detail::read_smollm3_layers, "", {.kv_heads = 4}},
+    {"seed_oss",
+     "SeedOssForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_seed_oss_layers,
+     "",
+     {.kv_heads = 8, .head_dim = 128}},
     {"gpt_oss",
      "GptOssForCausalLM",
      "hidden_act",
@@ -223,19 +240,21 @@ Section text_section(const Architecture& of, const Section& top) {
     return {*inner, top.file, std::string(of.text_section)};
 }
 
-ModelConfig::LayerGroup group_of(const LayerConfig& layer) {
-    return {layer.attention_window, layer.rope};
-}
-
 }  // namespace
 
 std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
     std::vector<LayerGroup> groups;
     for (const bool windowed : {false, true}) {
         for (const LayerConfig& layer : layers) {
-            const LayerGroup group = group_of(layer);
-            if ((group.window > 0) != windowed) continue;
-            if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+            if ((layer.attention_window > 0) != windowed) continue;
+            const auto found = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& group) {
+                return group.window == layer.attention_window;
+            });
+            if (found == groups.end()) {
+                groups.push_back({layer.attention_window, layer.rope});
+            } else if (found->rope.scaling == RopeScaling::none) {
+                found->rope = layer.rope;
+            }
         }
     }
     return groups;
@@ -244,8 +263,28 @@ std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
 std::vector<std::int64_t> ModelConfig::groups_of_layers() const {
     const std::vector<LayerGroup> groups = layer_groups();
     std::vector<std::int64_t> indices;
+    for (std::int64_t at = 0; at < num_layers; ++at) {
+        const auto found = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& group) {
+            return group.window == layer(at).attention_window;
+        });
+        indices.push_back(found - groups.begin());
+    }
+    return indices;
+}
+
+std::vector<RopeConfig> ModelConfig::ropes() const {
+    std::vector<RopeConfig> ropes;
+    for (const LayerConfig& layer : layers) {
+        if (std::find(ropes.begin(), ropes.end(), layer.rope) == ropes.end()) ropes.push_back(layer.rope);
+    }
+    return ropes;
+}
+
+std::vector<std::int64_t> ModelConfig::ropes_of_layers() const {
+    const std::vector<RopeConfig> all = ropes();
+    std::vector<std::int64_t> indices;
     for (std::int64_t at = 0; at < num_layers; ++at)
-        indices.push_back(std::find(groups.begin(), groups.end(), group_of(layer(at))) - groups.begin());
+        indices.push_back(std::find(all.begin(), all.end(), layer(at).rope) - all.begin());
     return indices;
 }
 
@@ -261,8 +300,8 @@ std::vector<LayerPlace> ModelConfig::places_of_layers() const {
 
 std::int64_t ModelConfig::longest_short_text() const {
     std::int64_t longest = std::numeric_limits<std::int64_t>::max();
-    for (const LayerGroup& group : layer_groups()) {
-        if (group.rope.scaling == RopeScaling::longrope) longest = std::min(longest, group.rope.original_max_positions);
+    for (const RopeConfig& rope : ropes()) {
+        if (rope.scaling == RopeScaling::longrope) longest = std::min(longest, rope.original_max_positions);
     }
     return longest;
 }

@@ -10,7 +10,7 @@
 namespace longhaul::engine {
 
 /// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
-/// positions are learned.
+/// positions are learned, or only other layers see them (NoPE).
 enum class RopeScaling { standard, linear, llama3, yarn, none, longrope };  // in fingerprints: append only
 
 /// Rotary position embedding (RoPE). `standard` is Hugging Face's "default". Fields that a scaling does not use keep
@@ -29,6 +29,9 @@ struct RopeConfig {
     double mscale_all_dim = 0.0;              ///< yarn (0 = absent)
     bool truncate = true;                     ///< yarn: round the correction range to whole dimensions
     std::int64_t rotary_dims = 0;             ///< dimensions of a head that are rotated; 0: all
+    /// Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / original_max_positions)), as those
+    /// of Ministral 3 (llama_4_scaling_beta).
+    double query_growth = 0.0;
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
     /// longer ones.
     std::vector<double> short_factors = {}, long_factors = {};
@@ -94,8 +97,8 @@ struct LayerPlace {
     std::int64_t index = 0;
 };
 
-/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Mixtral, gpt-oss, GLM-4.5, Phi-3 and Gemma 3
-/// differ from it as these fields say) or of OPT. All sizes are for the whole model, before tensor parallelism.
+/// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 3, differ from it as these fields say) or
+/// of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
@@ -120,16 +123,18 @@ struct ModelConfig {
     std::int32_t bos_id = -1;           ///< -1: none
     std::string model_type;             ///< as in config.json: "llama", "qwen3", …
 
-    /// Layers with the same window and RoPE. They share a KV layout and the angles of a pass.
+    /// Layers with the same window. They share a KV layout.
     struct LayerGroup {
         std::int64_t window = 0;
-        RopeConfig rope{};
-        friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
+        RopeConfig rope{};  ///< of the first of them that has any rotation
     };
     /// The groups of the layers. If some layers see all positions, their group is the first.
     [[nodiscard]] std::vector<LayerGroup> layer_groups() const;
     /// Index in layer_groups() of each layer's group.
     [[nodiscard]] std::vector<std::int64_t> groups_of_layers() const;
+    /// The RoPE configurations of the layers, each once, and the index of each layer's.
+    [[nodiscard]] std::vector<RopeConfig> ropes() const;
+    [[nodiscard]] std::vector<std::int64_t> ropes_of_layers() const;
     /// Where the keys and values of each layer are.
     [[nodiscard]] std::vector<LayerPlace> places_of_layers() const;
 

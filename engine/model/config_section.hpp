@@ -79,10 +79,13 @@ void read_qwen3_layers(const Section& top, ModelConfig& config);
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config);
 void read_mistral_layers(const Section& top, ModelConfig& config);
 void read_mistral3_layers(const Section& top, ModelConfig& config);
+void read_ministral3_layers(const Section& top, ModelConfig& config);
 void read_mixtral_layers(const Section& top, ModelConfig& config);
 void read_glm4_moe_layers(const Section& top, ModelConfig& config);
 void read_gpt_oss_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);
+void read_smollm3_layers(const Section& top, ModelConfig& config);
+void read_seed_oss_layers(const Section& top, ModelConfig& config);
 void read_phi3_layers(const Section& top, ModelConfig& config);
 void read_opt_layers(const Section& top, ModelConfig& config);
 

@@ -35,7 +35,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       config_(config),
       split_(split),
       weights_(weights),
-      layouts_(layouts.begin(), layouts.end()),
+      first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
         const bool known = kind.gated == (kind.activation != Activation::relu) &&
@@ -49,9 +49,13 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
         if (w.score_correction)
             context.device.download(correction.data(), w.score_correction.data(), w.score_correction.num_bytes());
     }
-    for (const ModelConfig::LayerGroup& group : config.layer_groups())
-        ropes_.emplace_back(RopeTable(config, group.rope));
-    groups_.resize(ropes_.size());
+    for (const RopeConfig& rope : config.ropes()) ropes_.emplace_back(RopeTable(config, rope));
+    angles_.resize(ropes_.size());
+    groups_.resize(layouts.size());
+    for (const std::int64_t rope : config.ropes_of_layers()) {
+        layouts_.push_back(layouts[places_[layouts_.size()].group]);
+        layouts_.back().angles = rope;
+    }
 }
 
 void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences) {
@@ -59,13 +63,14 @@ void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvVi
     find_prompt_rows(rows);
     group_rows_.clear();
     for (std::size_t group = 0; group < groups_.size(); ++group) begin_group(group, rows, sequences);
+    pass_angles_.clear();
+    for (std::size_t rope = 0; rope < ropes_.size(); ++rope) find_angles(rope, rows);
     const kernels::GroupRows& first = group_rows_.front();
     context_.device.begin_pass({.sequences = first.sequences,
                                 .rows = first.rows,
                                 .slots = first.slots,
-                                .cos = first.cos,
-                                .sin = first.sin,
                                 .more_groups = std::span<const kernels::GroupRows>(group_rows_).subspan(1),
+                                .angles = pass_angles_,
                                 .num_angles = config_.head_dim / 2,
                                 .first_prompt_row = first_prompt_row_,
                                 .num_prompt_rows = num_prompt_rows_});
@@ -76,25 +81,46 @@ void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvVi
 void DecoderLayers::begin_group(std::size_t group, std::span<const ForwardRow> rows,
                                 std::span<const KvView> sequences) {
     GroupState& state = groups_[group];
-    const std::int64_t half = config_.head_dim / 2;
     state.slots.clear();
     state.rows.clear();
     state.sequences.clear();
-    state.cos.resize(rows.size() * static_cast<std::size_t>(half));
-    state.sin.resize(state.cos.size());
     for (const KvView& view : sequences) state.sequences.push_back(view.group(group));
     for (std::int64_t r = 0; r < num_rows_; ++r) {
         const ForwardRow& row = rows[r];
         const std::int64_t in_pages = group == 0 ? row.in_pages : row.position + 1 - std::ssize(row.path);
-        ropes_[group].fill(row.position, std::max(row.text_length, row.position + 1), state.cos.data() + r * half,
-                           state.sin.data() + r * half);
         state.slots.push_back(slot_of(row.place, state.sequences.at(row.sequence)));
         state.rows.push_back({.sequence = row.sequence,
                               .position = in_pages + std::ssize(row.path) - 1,
                               .in_pages = in_pages,
                               .path = row.path.data()});
     }
-    group_rows_.push_back({state.sequences, state.rows, state.slots, state.cos.data(), state.sin.data()});
+    group_rows_.push_back({state.sequences, state.rows, state.slots});
+}
+
+void DecoderLayers::find_angles(std::size_t rope, std::span<const ForwardRow> rows) {
+    Angles& angles = angles_[rope];
+    const auto half = static_cast<std::size_t>(config_.head_dim / 2);
+    angles.cos.resize(rows.size() * half);
+    angles.sin.resize(angles.cos.size());
+    bool same = true;  // for queries and keys
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const ForwardRow& row = rows[r];
+        ropes_[rope].fill(row.position, std::max(row.text_length, row.position + 1), angles.cos.data() + r * half,
+                          angles.sin.data() + r * half);
+        same = same && ropes_[rope].query_factor(row.position) == 1.0F;
+    }
+    kernels::PassAngles& pass =
+        pass_angles_.emplace_back(kernels::PassAngles{.cos = angles.cos.data(), .sin = angles.sin.data()});
+    if (same) return;
+    angles.query_cos = angles.cos;
+    angles.query_sin = angles.sin;
+    for (std::size_t i = 0; i < angles.cos.size(); ++i) {
+        const float factor = ropes_[rope].query_factor(rows[i / half].position);
+        angles.query_cos[i] *= factor;
+        angles.query_sin[i] *= factor;
+    }
+    pass.query_cos = angles.query_cos.data();
+    pass.query_sin = angles.query_sin.data();
 }
 
 void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {

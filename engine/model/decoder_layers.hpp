@@ -54,7 +54,8 @@ class DecoderLayers {
     /// For measurements: runs only the attention of one layer, on the current contents of the query buffer.
     const std::byte* attend(std::int64_t layer);
 
-    [[nodiscard]] const kernels::KvLayout& layout() const { return layouts_.front(); }
+    /// That of the first group.
+    [[nodiscard]] const kernels::KvLayout& layout() const { return first_layout_; }
     [[nodiscard]] std::int64_t num_layers() const { return std::ssize(weights_); }
 
   private:
@@ -65,9 +66,10 @@ class DecoderLayers {
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
     void activate(std::int64_t layer, const std::byte* input, std::byte* active);
     [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const {
-        return layouts_[places_[layer].group];
+        return layouts_[static_cast<std::size_t>(layer)];
     }
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
+    void find_angles(std::size_t rope, std::span<const ForwardRow> rows);
     std::byte* queries();
     ExpertRouting choose_experts(std::int64_t layer, const std::byte* input);
     void multiply_copies(std::span<const Expert> experts, kernels::Matrix Expert::*matrix, const ExpertRouting& routing,
@@ -82,9 +84,10 @@ class DecoderLayers {
     const ModelConfig& config_;
     const Split& split_;
     std::span<const LayerWeights> weights_;
-    std::vector<RememberedAngles> ropes_;                ///< by group of layers
-    std::vector<kernels::KvLayout> layouts_;             ///< likewise
-    std::vector<LayerPlace> places_;                     ///< by layer
+    std::vector<RememberedAngles> ropes_;                ///< by ModelConfig::ropes_of_layers
+    kernels::KvLayout first_layout_;                     ///< of the first group
+    std::vector<kernels::KvLayout> layouts_;             ///< by layer
+    std::vector<LayerPlace> places_;                     ///< likewise
     std::vector<std::vector<float>> score_corrections_;  ///< by layer; empty if it has none
     std::function<void()> hook_;
     std::function<void(const LayerQueries&)> before_attention_;
@@ -92,13 +95,17 @@ class DecoderLayers {
     // State of the current pass.
     std::int64_t num_rows_ = 0;
     struct GroupState {
-        std::vector<float> cos, sin;
         std::vector<kernels::KvSlot> slots;
         std::vector<kernels::AttentionRow> rows;
         std::vector<kernels::AttentionSequence> sequences;
     };
     std::vector<GroupState> groups_;
     std::vector<kernels::GroupRows> group_rows_;
+    struct Angles {
+        std::vector<float> cos, sin, query_cos, query_sin;
+    };
+    std::vector<Angles> angles_;  ///< as ropes_
+    std::vector<kernels::PassAngles> pass_angles_;
     std::int64_t first_prompt_row_ = 0, num_prompt_rows_ = 0;
 };
 

@@ -98,13 +98,18 @@ void read_common(const Section& top, ModelConfig& config, double default_theta =
     config.layers.front().rope = read_rope(rope_section(top), top, config, default_theta);
 }
 
-}  // namespace
-
-void read_llama_layers(const Section& top, ModelConfig& config) {
-    read_common(top, config);
+/// With the biases of Llama.
+void read_llama_attention(const Section& top, ModelConfig& config, double default_theta) {
+    read_common(top, config, default_theta);
     LayerConfig& layer = config.layers.front();
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     layer.mlp_bias = top.flag("mlp_bias");
+}
+
+}  // namespace
+
+void read_llama_layers(const Section& top, ModelConfig& config) {
+    read_llama_attention(top, config, 1e4);
     const auto windowed = windowed_layers(top, config.num_layers, [](std::int64_t) { return false; });
     if (std::find(windowed.begin(), windowed.end(), true) != windowed.end())
         throw InputError(top.file, top.field("layer_types"), R"("full_attention" throughout)",
@@ -160,10 +165,61 @@ void read_mistral_layers(const Section& top, ModelConfig& config) {
     read_windows(top, window_of(top, 4096), config);
 }
 
-/// Mistral Small 3.1 and 3.2: their text model is Mistral. (That of Ministral 3 scales its queries by position.)
+/// Ministral 3: yarn, and queries that grow with their position.
+void read_ministral3_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    const Section rope = rope_section(top);
+    RopeConfig& read = config.layers.front().rope;
+    constexpr std::string_view growth = "llama_4_scaling_beta", period = "original_max_position_embeddings";
+    if (rope.find(growth) == nullptr) rope.refuse(growth, "a number, as in the published folders");
+    read.query_growth = get_double_or(rope.json, growth, 0.0, rope.file, rope.within);
+    if (!(read.query_growth >= 0.0 && read.query_growth <= 100.0)) rope.refuse(growth, "a number from 0 to 100");
+    read.original_max_positions = rope.size(period, max_context);
+    read_windows(top, window_of(top, 0), config);
+}
+
+/// Folders with images: the text model of Mistral Small 3.1 and 3.2 is Mistral.
 void read_mistral3_layers(const Section& top, ModelConfig& config) {
-    if (top.text_or("model_type", "mistral") != "mistral") top.refuse("model_type", describe(Json("mistral")));
+    const std::string type = top.text_or("model_type", "mistral");
+    if (type == "ministral3") return read_ministral3_layers(top, config);
+    if (type != "mistral") top.refuse("model_type", R"("mistral" or "ministral3")");
     read_mistral_layers(top, config);
+}
+
+/// SmolLM3: layers without rotation (NoPE), every fourth if config.json does not say which.
+void read_smollm3_layers(const Section& top, ModelConfig& config) {
+    constexpr std::string_view key = "no_rope_layers";  // 0: without
+    read_llama_attention(top, config, 2e6);
+    const std::int64_t interval = top.size_or("no_rope_layer_interval", 4, max_layers);
+    const Json* rotated = top.find(key);
+    const bool is_list = rotated != nullptr && rotated->is_array() && std::ssize(*rotated) >= config.num_layers;
+    if (rotated != nullptr && !is_list)
+        top.refuse(key, "an array of at least num_hidden_layers = " + std::to_string(config.num_layers));
+    std::vector<bool> nope;
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const Json one =
+            rotated == nullptr ? Json((at + 1) % interval == 0 ? 0 : 1) : (*rotated)[static_cast<std::size_t>(at)];
+        if (one != 0 && one != 1) throw InputError(top.file, top.field(key), "0 or 1 for each layer", describe(one));
+        nope.push_back(one == 0);
+    }
+    const std::int64_t window = top.flag("use_sliding_window") ? window_of(top, 0) : 0;
+    set_windows(top, window,
+                windowed_layers(top, config.num_layers,
+                                [&](std::int64_t at) { return window > 0 && nope[static_cast<std::size_t>(at)]; }),
+                config);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < nope.size(); ++at) {
+        if (nope[at]) config.layers[at].rope = {.scaling = RopeScaling::none};
+    }
+}
+
+/// Seed-OSS: Llama with biases of its own choice.
+void read_seed_oss_layers(const Section& top, ModelConfig& config) {
+    read_llama_attention(top, config, 1e4);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = top.flag_or("attention_bias", true);
+    layer.output_bias = top.flag("attention_out_bias");
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {

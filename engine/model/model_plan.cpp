@@ -278,6 +278,9 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     const LayerConfig& layer = config.layers.front();
     for (const bool value : {layer.qkv_bias, layer.output_bias, layer.head_norm, layer.rope.truncate})
         writer.put(value);
+    if (config.rope().query_growth != 0.0) writer.put(config.rope().query_growth);
+    if (config.ropes().size() <= config.layer_groups().size()) return;
+    for (const std::int64_t rope : config.ropes_of_layers()) writer.put(rope);
 }
 
 }  // namespace
@@ -321,7 +324,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     if (config.model_type != "opt" &&
         (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
         put_layers(config, writer);
-    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe"};
+    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3", "seed_oss"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

@@ -113,6 +113,8 @@ std::vector<float> divided_frequencies(const std::vector<float>& periods, const 
 RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_pairs_(config.head_dim / 2) {
     RopeConfig rope = given;
     if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
+    query_growth_ = rope.query_growth;
+    query_period_ = rope.original_max_positions;
     const std::int64_t dims = rope.rotated_dims(config.head_dim);
     const YarnRamp ramp(rope, dims);
     const std::vector<float> all = periods(rope, dims);
@@ -145,6 +147,12 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_p
         }
     }
     if (rope.scaling == RopeScaling::yarn) attention_factor_ = static_cast<float>(yarn_attention_factor(rope));
+}
+
+float RopeTable::query_factor(std::int64_t position) const {
+    if (query_growth_ == 0.0 || position < query_period_) return 1.0F;
+    const std::int64_t periods = position / query_period_;
+    return static_cast<float>(1.0 + query_growth_ * scalar::det_log(1.0 + static_cast<double>(periods)));
 }
 
 void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const {

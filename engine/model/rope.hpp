@@ -30,6 +30,8 @@ class RopeTable {
         return !long_frequencies_.empty() && text_length > longest_short_;
     }
     [[nodiscard]] std::int64_t num_pairs() const { return num_pairs_; }
+    /// Factor on the queries at `position` (RopeConfig::query_growth).
+    [[nodiscard]] float query_factor(std::int64_t position) const;
 
     /// Radians per position, one per rotated pair; longrope: of texts up to original_max_positions.
     [[nodiscard]] const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
@@ -41,6 +43,8 @@ class RopeTable {
     std::int64_t num_pairs_;          ///< of a head
     std::int64_t longest_short_ = 0;  ///< longrope: texts beyond this length have the long frequencies
     float attention_factor_ = 1.0F;
+    double query_growth_ = 0.0;
+    std::int64_t query_period_ = 1;  ///< positions with the same query factor
 };
 
 /// The angles of a RopeTable, which remembers those of the first positions: the prompts of all items have them, and a
@@ -51,6 +55,7 @@ class RememberedAngles {
     explicit RememberedAngles(RopeTable table, std::int64_t max_positions = 32768)
         : table_(std::move(table)), max_positions_(max_positions) {}
 
+    [[nodiscard]] float query_factor(std::int64_t position) const { return table_.query_factor(position); }
     /// Like RopeTable::fill.
     void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin);
     /// Of texts of this length.

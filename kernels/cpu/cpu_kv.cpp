@@ -104,7 +104,8 @@ struct RopeStore {
     const KernelTable& table;
     const KvLayout& layout;
     const KvPages& pages;
-    const GroupRows& pass;
+    std::span<const KvSlot> slots;
+    const PassAngles& angles;
     std::int64_t layer;
     std::int64_t q_heads;
     std::byte* q_out;
@@ -118,9 +119,10 @@ struct RopeStore {
         const DType q_type = layout.query_type();
         if (head < q_heads) {
             const std::int64_t head_bytes = layout.head_dim * bytes_of(q_type);
-            return rotate(row, x, q_type == DType::bf16, q_out + (row * q_heads + head) * head_bytes);
+            return rotate({angles.query_cos, angles.query_sin}, row, x, q_type == DType::bf16,
+                          q_out + (row * q_heads + head) * head_bytes);
         }
-        const KvSlot& slot = pass.slots[row];
+        const KvSlot& slot = slots[row];
         if (slot.page == nullptr) return;
         const bool is_value = head >= q_heads + layout.num_kv_heads;
         const std::int64_t kv_head = (head - q_heads) % layout.num_kv_heads;
@@ -131,7 +133,7 @@ struct RopeStore {
   private:
     const std::byte* key(std::int64_t row, const float* x, float* work) const {
         auto* rotated = reinterpret_cast<std::byte*>(work);
-        rotate(row, x, layout.dtype == DType::bf16, rotated);
+        rotate({angles.cos, angles.sin}, row, x, layout.dtype == DType::bf16, rotated);
         return layout.dtype == DType::int8 ? whole(work, work) : rotated;
     }
     const std::byte* value(const float* x, float* work) const {
@@ -142,14 +144,10 @@ struct RopeStore {
             {.x = x, .width = layout.head_dim, .bf16 = true, .out = rounded, .out_stride = layout.head_dim}, 0, 1);
         return rounded;
     }
-    void rotate(std::int64_t row, const float* x, bool bf16, std::byte* out) const {
+    void rotate(PassAngles by, std::int64_t row, const float* x, bool bf16, std::byte* out) const {
         const std::int64_t half = layout.head_dim / 2;
-        table.rotate({.x = x,
-                      .cos = pass.cos + row * half,
-                      .sin = pass.sin + row * half,
-                      .half = half,
-                      .bf16 = bf16,
-                      .out = out});
+        table.rotate(
+            {.x = x, .cos = by.cos + row * half, .sin = by.sin + row * half, .half = half, .bf16 = bf16, .out = out});
     }
     /// Quantizes to the form of KvLayout::token_bytes. Works in place: bytes overwrite only floats that were read.
     [[nodiscard]] const std::byte* whole(const float* x, float* work) const {
@@ -208,9 +206,9 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
                            std::byte* q_out) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const KvPages pages(layout);
-    const GroupRows group = pass().group(layout.group);
-    const RopeStore store{table_, layout, pages, group, layer, q_heads, q_out};
-    const std::int64_t num_rows = group.slots.size();
+    const PassAngles angles = angles_of(pass(), layout);
+    const RopeStore store{table_, layout, pages, pass().group(layout.group).slots, angles, layer, q_heads, q_out};
+    const std::int64_t num_rows = store.slots.size();
     const std::int64_t width = store.num_heads() * layout.head_dim;
     const std::int64_t work_floats = RopeStore::work_floats(layout.head_dim);
     const int team = threads_for(num_rows * width, 8 << 10);
@@ -242,8 +240,8 @@ void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_s
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     check_rows_of_pass(pass(), num_rows);
     const KvPages pages(layout);
-    const GroupRows group = pass().group(layout.group);
-    const RopeStore store{table_, layout, pages, group, layer, q_heads, q_out};
+    const PassAngles angles = angles_of(pass(), layout);
+    const RopeStore store{table_, layout, pages, pass().group(layout.group).slots, angles, layer, q_heads, q_out};
     const auto finish = [&](const SumsOfBlocks& some) {
         float work[RopeStore::work_floats(max_finished_at_once * lanes)];
         for (std::int64_t b = some.first_block; b < some.end_block; b += blocks_per_head) {

@@ -1,4 +1,5 @@
 // CudaDevice: memory of the GPU, copies between host and GPU, and the start of a pass.
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -163,18 +164,16 @@ void CudaDevice::begin_pass(const PassRows& pass) {
 }
 
 void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& pass) {
-    struct Offsets {
-        std::size_t slots, cos, sin;
-    };
-    std::vector<Offsets> offsets;
     parcel_.clear();
-    for (std::int64_t g = 0; g < pass.num_groups(); ++g) {
-        const GroupRows group = pass.group(g);
-        const auto num_angles =
-            group.cos == nullptr ? 0 : group.slots.size() * static_cast<std::size_t>(pass.num_angles);
-        const std::size_t at_slots = parcel_.add(group.slots);
-        const std::size_t at_cos = parcel_.add(std::span(group.cos, num_angles));
-        offsets.push_back({at_slots, at_cos, parcel_.add(std::span(group.sin, num_angles))});
+    std::vector<std::size_t> slots;
+    for (std::int64_t g = 0; g < pass.num_groups(); ++g) slots.push_back(parcel_.add(pass.group(g).slots));
+    std::vector<std::array<std::size_t, 4>> angles;
+    const std::size_t num_angles = pass.slots.size() * static_cast<std::size_t>(pass.num_angles);
+    for (const PassAngles& one : pass.angles) {
+        std::array<std::size_t, 4>& at = angles.emplace_back();
+        const float* const all[] = {one.cos, one.sin, one.query_cos, one.query_sin};
+        for (std::size_t i = 0; i < at.size(); ++i)
+            at[i] = parcel_.add(std::span(all[i], all[i] == nullptr ? 0 : num_angles));
     }
     const std::span<const std::byte> bytes = parcel_.bytes();
     auto* const memory = memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
@@ -183,12 +182,18 @@ void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& 
     host_ = pass;
     ++number_;
     device_.clear();
-    for (const Offsets& at : offsets) {
-        device_.push_back({.slots = reinterpret_cast<const KvSlot*>(memory + at.slots),
-                           .cos = reinterpret_cast<const float*>(memory + at.cos),
-                           .sin = reinterpret_cast<const float*>(memory + at.sin),
-                           .num_slots = static_cast<std::int64_t>(pass.slots.size()),
-                           .num_angles = pass.num_angles});
+    for (const std::size_t at : slots)
+        device_.push_back({.slots = reinterpret_cast<const KvSlot*>(memory + at),
+                           .num_slots = static_cast<std::int64_t>(pass.slots.size())});
+    angles_.clear();
+    for (std::size_t i = 0; i < angles.size(); ++i) {
+        const auto floats = [&](std::size_t which) {
+            return reinterpret_cast<const float*>(memory + angles[i][which]);
+        };
+        PassAngles& one = angles_.emplace_back(PassAngles{.cos = floats(0), .sin = floats(1)});
+        if (pass.angles[i].query_cos == nullptr) continue;
+        one.query_cos = floats(2);
+        one.query_sin = floats(3);
     }
 }
 

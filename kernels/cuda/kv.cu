@@ -20,10 +20,9 @@ struct RopeArgs {
     std::int64_t layer;
     int q_heads;
     const KvSlot* slots;  ///< [rows]
-    const float* cos;     ///< [rows, head_dim / 2]
-    const float* sin;
-    const float* qkv;  ///< [rows, (q_heads + 2 kv_heads) * head_dim]
-    std::byte* q_out;  ///< query_type [rows, q_heads, head_dim]
+    PassAngles angles;    ///< [rows, head_dim / 2] each
+    const float* qkv;     ///< [rows, (q_heads + 2 kv_heads) * head_dim]
+    std::byte* q_out;     ///< query_type [rows, q_heads, head_dim]
 };
 
 /// A head, and the angles that rotate it.
@@ -105,9 +104,12 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     const int head_dim = args.shape.head_dim;
     const int half = head_dim / 2;
     const bool is_value = head >= args.q_heads + args.shape.num_kv_heads;
-    const HeadRow from{args.qkv + (row * num_heads + head) * head_dim, is_value ? nullptr : args.cos + row * half,
-                       args.sin + row * half, half};
-    if (head < args.q_heads) {
+    const bool is_query = head < args.q_heads;
+    const float* const cos = is_query ? args.angles.query_cos : args.angles.cos;
+    const float* const sin = is_query ? args.angles.query_sin : args.angles.sin;
+    const HeadRow from{args.qkv + (row * num_heads + head) * head_dim, is_value ? nullptr : cos + row * half,
+                       sin + row * half, half};
+    if (is_query) {
         const DType type = args.dtype == DType::bf16 ? DType::bf16 : DType::f32;
         const std::int64_t element = type == DType::bf16 ? 2 : 4;
         return store_elements<count>(type, from, lane, args.q_out + (row * args.q_heads + head) * head_dim * element);
@@ -189,8 +191,14 @@ void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const fl
     check_layout(layout, layer, q_heads);
     state_->far.fetch(layout, layer);
     const Pass& pass = state_->pass.on_device(layout.group);
-    const RopeArgs args{KvShape(layout), layout.dtype, layer, static_cast<int>(q_heads), pass.slots, pass.cos,
-                        pass.sin,        qkv,          q_out};
+    const RopeArgs args{KvShape(layout),
+                        layout.dtype,
+                        layer,
+                        static_cast<int>(q_heads),
+                        pass.slots,
+                        state_->pass.angles_on_device(layout),
+                        qkv,
+                        q_out};
     const auto num_heads = static_cast<unsigned>(q_heads + 2 * layout.num_kv_heads);
     const dim3 grid(static_cast<unsigned>(pass.num_slots), (num_heads + heads_per_block - 1) / heads_per_block);
     // Pairs of elements if they occupy all lanes.

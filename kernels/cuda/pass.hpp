@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -15,10 +16,7 @@ namespace longhaul::kernels::cuda {
 /// What the layers of one group read. Passed to kernels by value.
 struct Pass {
     const KvSlot* slots = nullptr;  ///< [num_slots]
-    const float* cos = nullptr;     ///< [num_slots, num_angles]
-    const float* sin = nullptr;
     std::int64_t num_slots = 0;
-    std::int64_t num_angles = 0;
 };
 
 /// The current pass on host and device, valid until the next one begins.
@@ -30,6 +28,10 @@ class CurrentPass {
     [[nodiscard]] const Pass& on_device(std::int64_t group) const {
         return device_.at(static_cast<std::size_t>(group));
     }
+    /// In device memory. Throws std::logic_error if the pass does not have the layout's angles.
+    [[nodiscard]] PassAngles angles_on_device(const KvLayout& layout) const {
+        return angles_of({.sequences = {}, .rows = {}, .slots = {}, .angles = angles_}, layout);
+    }
     [[nodiscard]] const PassRows& on_host() const { return host_; }
     /// Counts passes from 1, so that data made for another pass can be detected as stale.
     [[nodiscard]] std::uint64_t number() const { return number_; }
@@ -39,6 +41,7 @@ class CurrentPass {
     Workspace memory_;
     PassRows host_;
     std::vector<Pass> device_;  ///< by group
+    std::vector<PassAngles> angles_;
     std::uint64_t number_ = 0;
 };
 

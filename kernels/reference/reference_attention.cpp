@@ -282,17 +282,16 @@ void store_token(const KvLayout& layout, const float* x, std::byte* to) {
 void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                                  std::byte* q_out) {
     check_layout(layout, layer, q_heads);
-    const GroupRows group = pass().group(layout.group);
-    const std::span<const KvSlot> slots = group.slots;
+    const std::span<const KvSlot> slots = pass().group(layout.group).slots;
+    const PassAngles angles = angles_of(pass(), layout);
     const FlushDenormals flush;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t half = head_dim / 2;
     std::vector<float> rotated(head_dim);
     for (std::size_t r = 0; r < slots.size(); ++r) {
         const std::int64_t row = r;
-        const float* c = group.cos + row * half;
-        const float* s = group.sin + row * half;
-        const auto rotate = [&](const float* x) {
+        const auto rotate = [&](const float* x, const float* cos, const float* sin) {
+            const float *c = cos + row * half, *s = sin + row * half;
             for (std::int64_t i = 0; i < half; ++i) {
                 rotated[i] = x[i] * c[i] - x[i + half] * s[i];
                 rotated[i + half] = x[i + half] * c[i] + x[i] * s[i];
@@ -300,7 +299,7 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
         };
         const float* x = qkv + row * (q_heads + 2 * layout.num_kv_heads) * head_dim;
         for (std::int64_t h = 0; h < q_heads; ++h) {
-            rotate(x + h * head_dim);
+            rotate(x + h * head_dim, angles.query_cos, angles.query_sin);
             for (std::int64_t d = 0; d < head_dim; ++d) {
                 store_rounded(q_out, layout.query_type(), (row * q_heads + h) * head_dim + d, rotated[d]);
             }
@@ -309,7 +308,7 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
         const float* keys = x + q_heads * head_dim;
         const float* values = keys + layout.num_kv_heads * head_dim;
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
-            rotate(keys + h * head_dim);
+            rotate(keys + h * head_dim, angles.cos, angles.sin);
             store_token(layout, rotated.data(), slots[r].page + kv_offset(layout, layer, h, false, slots[r].slot));
             store_token(layout, values + h * head_dim,
                         slots[r].page + kv_offset(layout, layer, h, true, slots[r].slot));

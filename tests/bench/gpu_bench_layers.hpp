@@ -132,8 +132,7 @@ class LayerBench {
             device_.begin_pass({.sequences = {&sequence_, 1},
                                 .rows = rows_,
                                 .slots = slots_,
-                                .cos = angles_.data(),
-                                .sin = angles_.data(),
+                                .angles = {&rotation_, 1},
                                 .num_angles = head_dim_ / 2,
                                 .num_prompt_rows = rows_of_.of_prompt ? rows_of_.count : 0});
         }
@@ -167,6 +166,7 @@ class LayerBench {
         AttentionSequence sequence_;
         std::vector<std::vector<std::int32_t>> paths_;
         std::vector<float> angles_;
+        PassAngles rotation_{.cos = angles_.data(), .sin = angles_.data()};
         std::vector<AttentionRow> rows_;
         std::vector<KvSlot> slots_;
     };

@@ -136,11 +136,11 @@ void bench_overhead(Bench& bench) {
     const AttentionSequence sequence{page_list, {}};
     const KvSlot slot{page_list[7], 0};
     const AttentionRow row{0, 400, 401, nullptr};
+    const PassAngles rotation{.cos = angles.data(), .sin = angles.data()};
     device.begin_pass({.sequences = {&sequence, 1},
                        .rows = {&row, 1},
                        .slots = {&slot, 1},
-                       .cos = angles.data(),
-                       .sin = angles.data(),
+                       .angles = {&rotation, 1},
                        .num_angles = 16});
     const auto line = [&](const char* what, const std::function<void()>& run) {
         constexpr int calls = 200;

@@ -1,6 +1,9 @@
 // What config.json says of each family's layers, and what the readers refuse.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "engine/model/rope.hpp"
 #include "tests/engine/config_folder.hpp"
 
 namespace longhaul::engine {
@@ -195,6 +198,48 @@ TEST(ConfigFamilies, Glm4MoeHasASharedExpert) {
     EXPECT_FALSE(dense.has_experts());
 }
 
+TEST(ConfigFamilies, SmolLm3HasLayersWithoutRotation) {
+    const ModelConfig config =
+        load_family("smollm3", "SmolLM3ForCausalLM", R"({"num_hidden_layers": 5, "num_key_value_heads": "DELETE"})");
+    EXPECT_EQ(config.ropes_of_layers(), (std::vector<std::int64_t>{0, 0, 0, 1, 0}));
+    EXPECT_EQ(config.ropes().back().scaling, RopeScaling::none);
+    EXPECT_EQ(config.layer_groups().size(), 1U) << "their keys and values are together";
+    EXPECT_EQ(config.num_kv_heads, 4) << "the class's default";
+    const ModelConfig first = load_family("smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [0, 1, 1],
+        "use_sliding_window": true, "sliding_window": 30, "rope_theta": "DELETE"})");
+    EXPECT_EQ(first.layer(0).attention_window, 30) << "the layers without rotation have the windows";
+    EXPECT_EQ(first.layer(1).attention_window, 0);
+    EXPECT_EQ(first.rope().theta, 2e6) << "of the layers that are rotated";
+}
+
+/// As published, but for its sizes.
+TEST(ConfigFamilies, QueriesOfMinistral3Grow) {
+    const std::string text = R"({"model_type": "ministral3", "hidden_size": 64, "intermediate_size": 172,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 96,
+        "max_position_embeddings": 1024, "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0,
+        "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 64,
+        "rope_theta": 1000000.0, "rope_type": "yarn", "type": "yarn"}})";
+    const ModelConfig config =
+        load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": )" + text + "}");
+    EXPECT_EQ(config.rope().query_growth, 0.1);
+    EXPECT_EQ(config.rope().original_max_positions, 64);
+    EXPECT_EQ(config.max_positions, 1024);
+    EXPECT_EQ(config.layer_groups().front().window, 0);
+    const RopeTable table(config);
+    EXPECT_EQ(table.attention_factor(), 1.0F);
+    EXPECT_EQ(table.query_factor(63), 1.0F);
+    EXPECT_NEAR(table.query_factor(64), 1 + 0.1 * std::log(2.0), 1e-7);
+    EXPECT_EQ(table.query_factor(64), table.query_factor(127));
+    EXPECT_NEAR(table.query_factor(1023), 1 + 0.1 * std::log(16.0), 1e-7);
+}
+
+TEST(ConfigFamilies, SeedOssHasBiasesOnItsQueriesAlone) {
+    const LayerConfig layer = load_family("seed_oss", "SeedOssForCausalLM", R"({"attention_bias": "DELETE"})").layer(0);
+    EXPECT_TRUE(layer.qkv_bias);
+    EXPECT_FALSE(layer.output_bias || layer.mlp_bias);
+    EXPECT_TRUE(load_family("seed_oss", "SeedOssForCausalLM", R"({"attention_out_bias": true})").layer(0).output_bias);
+}
+
 /// As published, but for its sizes.
 TEST(ConfigFamilies, GptOssHasSinksAndAWindowInEveryOtherLayer) {
     const auto load_gpt_oss = [](const std::string& change) {
@@ -255,7 +300,18 @@ const BadFamily bad_families[] = {
     {"mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": {"model_type": "ministral3",
         "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8,
         "vocab_size": 96, "max_position_embeddings": 2048}})",
-     R"(text_config.model_type: expected "mistral", got "ministral3")"},
+     "text_config.rope_parameters.llama_4_scaling_beta: expected a number, as in the published folders, got nothing"},
+    {"mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": {"model_type": "mistral4",
+        "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 96, "max_position_embeddings": 2048}})",
+     R"(text_config.model_type: expected "mistral" or "ministral3", got "mistral4")"},
+    {"ministral3", "Ministral3ForCausalLM", R"({"rope_parameters": {"rope_type": "yarn", "factor": 16,
+        "original_max_position_embeddings": 64, "llama_4_scaling_beta": -1}})",
+     "rope_parameters.llama_4_scaling_beta: expected a number from 0 to 100, got -1"},
+    {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1]})",
+     "no_rope_layers: expected an array of at least num_hidden_layers = 2, got an array of 1"},
+    {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1, 2]})",
+     "no_rope_layers: expected 0 or 1 for each layer, got 2"},
     {"phi3", "Phi3ForCausalLM", R"({"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn",
         "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1]}})",
      "rope_scaling.original_max_position_embeddings: expected at least 2 positions, got 1"},

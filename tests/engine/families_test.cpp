@@ -1,5 +1,6 @@
 // Whole replicas over tiny models of every family: the greedy text of Hugging Face transformers, with drafts, in
-// batches, split over ranks, and interrupted. Some texts cross a sliding window or longrope's original length.
+// batches, split over ranks, and interrupted. Some texts cross a sliding window, longrope's original length, or
+// positions where queries begin to grow.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -204,8 +205,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", 
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
-                                           "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4",
-                                           "glm4-moe"),
+                                           "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4", "glm4-moe",
+                                           "smollm3", "ministral3", "seed-oss"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');

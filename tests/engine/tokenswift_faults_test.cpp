@@ -152,7 +152,8 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
               "draft-model, or a model folder that contains heads");
     EXPECT_EQ(line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
               "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"mistral\", "
-              "\"mistral3\", \"mixtral\", \"glm4_moe\", \"gpt_oss\", \"gemma3_text\", \"gemma3\", "
+              "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4_moe\", \"smollm3\", \"seed_oss\", \"gpt_oss\", "
+              "\"gemma3_text\", \"gemma3\", "
               "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
               "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
 }

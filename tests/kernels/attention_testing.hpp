@@ -42,6 +42,10 @@ struct Tokens {
             sin[i] = std::sin(angle);
         }
     }
+    /// From token `first` on.
+    [[nodiscard]] PassAngles angles(std::int64_t first = 0) const {
+        return {.cos = cos.data() + first * half, .sin = sin.data() + first * half};
+    }
 
     std::int64_t q_heads;
     std::int64_t width;
@@ -60,12 +64,8 @@ inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std:
     const OnDevice qkv(device, std::span(tokens.qkv)
                                    .subspan(static_cast<std::size_t>(first * tokens.width),
                                             static_cast<std::size_t>(num_tokens * tokens.width)));
-    device.begin_pass({.sequences = {},
-                       .rows = {},
-                       .slots = slots,
-                       .cos = tokens.cos.data() + first * tokens.half,
-                       .sin = tokens.sin.data() + first * tokens.half,
-                       .num_angles = tokens.half});
+    const PassAngles angles = tokens.angles(first);
+    device.begin_pass({.sequences = {}, .rows = {}, .slots = slots, .angles = {&angles, 1}, .num_angles = tokens.half});
     device.rope_store(layout, layer, qkv.floats(), tokens.q_heads, q.data());
     EXPECT_TRUE(q.intact());
     return q.bytes();

@@ -169,11 +169,13 @@ TEST_P(FusedContract, QkvMatmulIsMatmulRotatedAndStored) {
                         for (std::int64_t i = 0; i < num_rows; ++i) slots.push_back(pages.slot(i * 37 % 128));
                         if (num_rows > 3) slots[3].page = nullptr;  // not stored
                         const Guarded q(device, q_bytes);
+                        PassAngles angles = tokens.angles();
+                        angles.query_cos = tokens.sin.data();  // others
+                        angles.query_sin = tokens.cos.data();
                         device.begin_pass({.sequences = {},
                                            .rows = {},
                                            .slots = slots,
-                                           .cos = tokens.cos.data(),
-                                           .sin = tokens.sin.data(),
+                                           .angles = {&angles, 1},
                                            .num_angles = tokens.half});
                         operation(q.data());
                         EXPECT_TRUE(q.intact());

@@ -74,11 +74,11 @@ class Passes {
         const OnDevice qkv(device_, tokens.qkv);
         const Guarded q(device_, static_cast<std::size_t>(count * q_heads * layout_.head_dim) * 4);
         std::vector<Guarded> outs;
+        const PassAngles angles = tokens.angles();
         device_.begin_pass({.sequences = {&sequence, 1},
                             .rows = rows,
                             .slots = slots,
-                            .cos = tokens.cos.data(),
-                            .sin = tokens.sin.data(),
+                            .angles = {&angles, 1},
                             .num_angles = tokens.half});
         for (std::int64_t layer = 0; layer < num_layers; ++layer) {
             outs.emplace_back(device_, rows.size() * static_cast<std::size_t>(stride) * 4);
@@ -122,11 +122,11 @@ std::vector<std::byte> attend_to_gathered(Device& device, DType dtype, IsInHostM
     const Guarded q(device, static_cast<std::size_t>(q_heads * layout.head_dim) * 4);
     const std::int64_t stride = padded_inputs(q_heads * layout.head_dim);
     std::vector<std::byte> all;
+    const PassAngles angles = token.angles();
     device.begin_pass({.sequences = {&sequence, 1},
                        .rows = rows,
                        .slots = nowhere,
-                       .cos = token.cos.data(),
-                       .sin = token.sin.data(),
+                       .angles = {&angles, 1},
                        .num_angles = token.half});
     for (std::int64_t layer = 0; layer < num_layers; ++layer) {
         const Guarded out(device, static_cast<std::size_t>(stride) * 4);

@@ -22,6 +22,36 @@ KvLayout layout_of(DType dtype) {
     return {.dtype = dtype, .num_layers = 2, .num_kv_heads = 2, .head_dim = 24};
 }
 
+// Layers of one layout may have different angles, and queries others than keys.
+TEST_P(KvTest, AnglesAreThoseThatALayerNames) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        KvLayout layout = layout_of(dtype);
+        const Tokens tokens(numbers_, layout, 2, 2), other(numbers_, layout, 2, 2);
+        const PageSet pages(*device, layout, 64);
+        const std::vector<KvSlot> slots{pages.slot(0), pages.slot(1)};
+        const OnDevice qkv(*device, tokens.qkv);
+        PassAngles both = tokens.angles();
+        both.query_cos = other.cos.data();
+        both.query_sin = other.sin.data();
+        const PassAngles angles[] = {tokens.angles(), other.angles(), both};
+        device->begin_pass(
+            {.sequences = {}, .rows = {}, .slots = slots, .angles = angles, .num_angles = layout.head_dim / 2});
+        std::vector<std::vector<std::byte>> queries, keys;
+        for (layout.angles = 0; layout.angles < 3; ++layout.angles) {
+            const Guarded q(*device, static_cast<std::size_t>(2 * 2 * layout.head_dim) * bytes_of(layout.query_type()));
+            device->rope_store(layout, 1, qkv.floats(), 2, q.data());
+            queries.push_back(q.bytes());
+            keys.push_back(key_at(*device, layout, slots[1]));
+        }
+        EXPECT_NE(queries[0], queries[1]);
+        EXPECT_NE(keys[0], keys[1]);
+        EXPECT_EQ(queries[2], queries[1]);
+        EXPECT_EQ(keys[2], keys[0]);
+        EXPECT_THROW(device->rope_store(layout, 1, qkv.floats(), 2, nullptr), std::logic_error) << "no angles 3";
+    }
+}
+
 /// A slot that one move fills and the next reads, and one that two moves fill.
 TEST_P(KvTest, MovesHappenInTheirOrder) {
     const auto device = GetParam().make(1);

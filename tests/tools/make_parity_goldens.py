@@ -137,6 +137,21 @@ GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "
             "attention_bias": True, "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1,
             "tie_word_embeddings": False}  # fmt: skip
 
+# Layers 2 and 4 without rotation.
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 4, "num_attention_heads": 8,
+           "num_key_value_heads": 4, "head_dim": None, "no_rope_layer_interval": 2, "no_rope_layers": [1, 0, 1, 0],
+           "rope_theta": 5000000.0, "attention_bias": False, "mlp_bias": False, "use_sliding_window": False,
+           "pad_token_id": 0}  # fmt: skip
+# The queries of every 48 positions have a factor of their own.
+MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "num_attention_heads": 8,
+              "num_key_value_heads": 4, "head_dim": 8, "sliding_window": None, "tie_word_embeddings": False, "rope_theta": None,
+              "rope_parameters": {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+                                  "original_max_position_embeddings": 48, "beta_fast": 32.0, "beta_slow": 1.0,
+                                  "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}}  # fmt: skip
+SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False,
+            "mlp_bias": False, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
+            "tie_word_embeddings": False}  # fmt: skip
+
 # Matrices of the layers as elements of 8 or 4 bits and scales: quantization_config, name of the scales, element type.
 SCALED = {
     "block": ({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -246,6 +261,11 @@ MODELS = [
     Model("mixtral-awq", MIXTRAL, weights_of="mixtral", scaled="awq"),
     Model("qwen3-moe-packed", QWEN3_MOE, weights_of="qwen3-moe", scaled="packed"),
     Model("qwen3-nvfp4", QWEN3 | {"intermediate_size": 48, "num_hidden_layers": 1}, scaled="nvfp4"),
+    Model("smollm3", SMOLLM3, prompt=40),
+    Model("smollm3-modern", SMOLLM3 | {"no_rope_layers": [0, 1, 1, 1], "use_sliding_window": True, "sliding_window": 40}, 80, modern=True),
+    Model("ministral3", MINISTRAL3, 600, prompt=60),
+    Model("mistral3-ministral3", MINISTRAL3, 80, with_images="Mistral3ForConditionalGeneration mistral3"),
+    Model("seed-oss", SEED_OSS, prompt=40),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
