@@ -314,6 +314,8 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     const Architecture& of = check_architecture(top, config);
     const Section body = text_section(of, top);
     if (!body.within.empty()) check_quantization(body, config);
+    constexpr std::string_view quantization = "quantization_config";
+    if (top.find(quantization) == nullptr && body.find(quantization) == nullptr) check_quantization_files(folder);
     check_activation(of, body);
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);

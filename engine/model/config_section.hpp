@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -71,6 +72,8 @@ Section rope_section(const Section& top);
 
 /// Throws InputError if the files hold weights in a form that stored_matrix.hpp does not read.
 void check_quantization(const Section& top, const ModelConfig& config);
+/// The same for the files that older folders of GPTQ and ModelOpt have instead of a section of config.json.
+void check_quantization_files(const std::filesystem::path& folder);
 
 /// Fills in the layers, and what else differs between families. Throws InputError naming the field.
 void read_llama_layers(const Section& top, ModelConfig& config);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string_view>
 
 #include "engine/error.hpp"
@@ -25,6 +26,12 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
     return text + "]";
 }
 
+std::uint32_t word_at(const std::byte* words, std::int64_t index) {
+    std::uint32_t word;
+    std::memcpy(&word, words + index * 4, sizeof word);
+    return word;
+}
+
 /// The tensor of that name if there is one, which must be I32 of `shape`.
 const TensorView* find_integers(const SafetensorsFolder& tensors, const std::string& name,
                                 const std::vector<std::int64_t>& shape) {
@@ -34,8 +41,8 @@ const TensorView* find_integers(const SafetensorsFolder& tensors, const std::str
     return &view;
 }
 
-/// The words [outer, inner] of a tensor, integers side by side along `inner`.
-PackedIntegers in_rows(const TensorView* words, int bits, std::int64_t columns) {
+/// Words of which each has integers of one row.
+PackedIntegers packed_inputs(const TensorView* words, int bits, std::int64_t columns) {
     return {.words = words,
             .bits = bits,
             .row_stride = quotient_up(columns, integers_per_word(bits)),
@@ -75,7 +82,7 @@ class Finder {
         matrix.zeros = packed_outputs(find_integers(tensors_, zeros, shape), bits);
         if (matrix.zeros.words == nullptr) throw InputError(words.file, zeros, "a tensor of that name", "none");
         matrix.zeros.awq_order = is_awq;
-        if (!is_awq) matrix.zeros.add = bits == 4 ? 0x11111111U : 0x01010101U;
+        if (!is_awq) matrix.zeros.add_to_word = bits == 4 ? 0x11111111U : 0x01010101U;
         return matrix;
     }
 
@@ -85,7 +92,7 @@ class Finder {
         const int bits = bits_of(words.shape, {rows_, columns_}, 1);
         if (bits == 0) refuse_shape(words, name);
         GroupedMatrix matrix;
-        matrix.elements = in_rows(&words, bits, columns_);
+        matrix.elements = packed_inputs(&words, bits, columns_);
         find_scales(matrix, name_ + "_scale", true);
         find_group_of_column(matrix, name_ + "_g_idx");
         const std::vector<std::int64_t> shape{quotient_up(rows_, integers_per_word(bits)), matrix.num_groups};
@@ -101,19 +108,25 @@ class Finder {
     [[nodiscard]] GroupedMatrix e2m1(const std::string& name) const {
         GroupedMatrix matrix;
         matrix.type = ElementType::e2m1;
-        matrix.elements = in_rows(&tensors_.require_shape(name, {rows_, columns_ / 2}), 4, columns_);
+        matrix.elements = packed_inputs(&tensors_.require_shape(name, {rows_, columns_ / 2}), 4, columns_);
         const TensorView& words = *matrix.elements.words;
         if (columns_ % 8 != 0)
             throw InputError(words.file, name, "rows of whole blocks", "rows of " + std::to_string(columns_));
         find_scales(matrix, name_ + "_scale", true);
-        check_equal_groups(matrix);
+        find_group_size(matrix);
         const std::string divisor = name_ + "_global_scale", factor = name_ + "_scale_2";
+        if (name != name_) refuse_both(words, name, name_);
+        if (tensors_.contains(divisor)) refuse_both(words, divisor, factor);
         if (tensors_.contains(divisor)) matrix.common_scale = 1.0F / single_number(divisor);
         if (tensors_.contains(factor)) matrix.common_scale = single_number(factor);
         const std::string of_inputs =
             name_.substr(0, name_.size() - std::string_view("weight").size()) + "pre_quant_scale";
         if (tensors_.contains(of_inputs))
-            throw InputError(words.file, of_inputs, "no scales of inputs", "a tensor of that name");
+            throw InputError(words.file, of_inputs, "no scales of inputs, as ModelOpt's AWQ has them",
+                             "a tensor of that name", "use the model's unquantized folder");
+        if (tensors_.contains(name_ + "_zero_point"))
+            throw InputError(words.file, name_ + "_zero_point", "none: elements of E2M1 times scales",
+                             "a tensor of that name");
         return matrix;
     }
 
@@ -121,8 +134,12 @@ class Finder {
     [[nodiscard]] const TensorView& require_i32(const std::string& name) const {
         const TensorView& words = tensors_.tensors().at(name);
         if (words.dtype_name != "I32") throw InputError(words.file, name, "I32", words.dtype_name);
-        if (tensors_.contains(name_)) throw InputError(words.file, name, "either that or " + name_, "both");
+        refuse_both(words, name, name_);
         return words;
+    }
+
+    void refuse_both(const TensorView& one, const std::string& name, const std::string& other) const {
+        if (tensors_.contains(other)) throw InputError(one.file, name, "only one of " + name + " and " + other, "both");
     }
 
     [[nodiscard]] float single_number(const std::string& name) const {
@@ -143,10 +160,14 @@ class Finder {
     }
 
     [[noreturn]] void refuse_shape(const TensorView& words, const std::string& name) const {
-        throw InputError(words.file, name,
-                         "integers of 4 or 8 bits for a matrix of " + std::to_string(rows_) + " x " +
-                             std::to_string(columns_) + ", as config.json says",
-                         "shape " + shape_text(words.shape));
+        const bool by_row = name.ends_with("_packed");
+        const auto shape = [&](std::int64_t first, std::int64_t second) { return shape_text({first, second}); };
+        const std::string gptq = shape(columns_ / 8, rows_) + " or " + shape(columns_ / 4, rows_) +
+                                 " (GPTQ of 4 or 8 bits) or " + shape(columns_, rows_ / 8) + " (AWQ)";
+        const std::string packed = shape(rows_, quotient_up(columns_, 8)) + " or " +
+                                   shape(rows_, quotient_up(columns_, 4)) + " (of 4 or 8 bits)";
+        throw InputError(words.file, name, "shape " + (by_row ? packed : gptq) + ", as config.json says",
+                         shape_text(words.shape));
     }
 
     /// [groups, rows], packed along the rows.
@@ -158,7 +179,7 @@ class Finder {
                 .column_stride = quotient_up(rows_, integers_per_word(bits))};
     }
 
-    /// Their number is that of the groups.
+    /// Sets num_groups from their shape.
     void find_scales(GroupedMatrix& matrix, const std::string& name, bool rows_first) const {
         const auto found = tensors_.tensors().find(name);
         if (found == tensors_.tensors().end())
@@ -186,14 +207,23 @@ class Finder {
     void find_group_of_column(GroupedMatrix& matrix, const std::string& name) const {
         matrix.group_of_column = find_integers(tensors_, name, {columns_});
         matrix.group_of_column_name = name;
-        if (matrix.group_of_column == nullptr) check_equal_groups(matrix);
+        // compressed-tensors has -1 everywhere if the order is not needed.
+        const bool is_used = matrix.group_of_column != nullptr &&
+                             (name.ends_with(".g_idx") || word_at(matrix.group_of_column->data, 0) != 0xffffffffU);
+        if (is_used) return;
+        matrix.group_of_column = nullptr;
+        find_group_size(matrix);
     }
 
-    void check_equal_groups(GroupedMatrix& matrix) const {
-        matrix.columns_per_group = columns_ / matrix.num_groups;
-        if (columns_ % matrix.num_groups != 0)
+    /// The power of two that gives so many groups, of which the last may be shorter; config.json may name several.
+    void find_group_size(GroupedMatrix& matrix) const {
+        std::int64_t size = 1;
+        while (quotient_up(columns_, size) > matrix.num_groups) size *= 2;
+        if (matrix.num_groups == 1) size = columns_;
+        matrix.columns_per_group = size;
+        if (quotient_up(columns_, size) != matrix.num_groups)
             throw InputError(matrix.scales->file, matrix.scales_name,
-                             "groups of equal size, of " + std::to_string(columns_) + " inputs",
+                             "groups of a power of two, of " + std::to_string(columns_) + " inputs",
                              std::to_string(matrix.num_groups) + " groups");
     }
 
@@ -202,17 +232,11 @@ class Finder {
     std::int64_t rows_, columns_;
 };
 
-std::uint32_t word_at(const std::byte* words, std::int64_t index) {
-    std::uint32_t word;
-    std::memcpy(&word, words + index * 4, sizeof word);
-    return word;
-}
-
 std::uint32_t zero_of(const PackedIntegers& zeros, std::int64_t row, std::int64_t group) {
     const std::uint32_t mask = (1U << zeros.bits) - 1U;
     if (zeros.words == nullptr) return 1U << (zeros.bits - 1);
     const std::int64_t word = row / zeros.rows_per_word * zeros.row_stride + group * zeros.column_stride;
-    return (word_at(zeros.words->data, word) + zeros.add) >> zeros.shift_of(row) & mask;
+    return (word_at(zeros.words->data, word) + zeros.add_to_word) >> zeros.shift_of(row) & mask;
 }
 
 }  // namespace
@@ -240,7 +264,7 @@ GroupedMatrix require_mxfp4_stack(const SafetensorsFolder& tensors, const std::s
                          "rows of " + std::to_string(columns) + ", as config.json says");
     GroupedMatrix matrix;
     matrix.type = ElementType::e2m1;
-    matrix.elements = in_rows(&tensors.require_shape(blocks, {count, rows, in_row, block_bytes}), 4, columns);
+    matrix.elements = packed_inputs(&tensors.require_shape(blocks, {count, rows, in_row, block_bytes}), 4, columns);
     matrix.scales = &tensors.require_shape(scales, {count, rows, in_row});
     for (const auto& [tensor, tensor_name] : {std::pair(matrix.elements.words, &blocks), {matrix.scales, &scales}}) {
         if (tensor->dtype_name != "U8") throw InputError(tensor->file, *tensor_name, "U8", tensor->dtype_name);
@@ -253,25 +277,40 @@ GroupedMatrix require_mxfp4_stack(const SafetensorsFolder& tensors, const std::s
     return matrix;
 }
 
-GroupedReader::GroupedReader(const GroupedMatrix& matrix, const MatrixRange& range, float* out)
-    : matrix_(matrix), range_(range), out_(out), group_(static_cast<std::size_t>(range.num_columns)) {
-    for (std::int64_t i = 0; i < range.num_columns; ++i) {
-        const std::int64_t column = range.first_column + i;
-        std::int64_t group = 0;
-        if (matrix.group_of_column == nullptr) {
-            group = column / matrix.columns_per_group;
-        } else {
-            group = static_cast<std::int32_t>(word_at(matrix.group_of_column->data, column));
-            if (group < 0 || group >= matrix.num_groups)
-                throw InputError(matrix.group_of_column->file, matrix.group_of_column_name,
-                                 "groups 0 to " + std::to_string(matrix.num_groups - 1), std::to_string(group));
-        }
-        group_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(group);
-    }
+/// Throws InputError if it does not exist.
+static std::int32_t group_of(const GroupedMatrix& matrix, std::int64_t column) {
+    if (matrix.group_of_column == nullptr) return static_cast<std::int32_t>(column / matrix.columns_per_group);
+    const auto group = static_cast<std::int32_t>(word_at(matrix.group_of_column->data, column));
+    if (group < 0 || group >= matrix.num_groups)
+        throw InputError(matrix.group_of_column->file, matrix.group_of_column_name,
+                         "groups 0 to " + std::to_string(matrix.num_groups - 1), std::to_string(group));
+    return group;
 }
 
-/// The words of one row after another, side by side. Where a column's words are side by side in the tensor, those of 16
-/// rows, a line of the cache, are copied together.
+void check_groups(const GroupedMatrix& matrix) {
+    if (matrix.group_of_column == nullptr) return;
+    for (std::int64_t column = 0; column < matrix.group_of_column->shape.front(); ++column)
+        static_cast<void>(group_of(matrix, column));
+}
+
+GroupedReader::GroupedReader(const GroupedMatrix& matrix, const MatrixRange& range, float* out)
+    : matrix_(matrix), range_(range), out_(out) {
+    first_group_ = static_cast<std::int32_t>(matrix.num_groups);
+    for (std::int64_t i = 0; i < range.num_columns; ++i) {
+        const std::int32_t group = group_of(matrix, range.first_column + i);
+        if (runs_.empty() || runs_.back().group != group) runs_.push_back({i, group});
+        runs_.back().end = i + 1;
+        first_group_ = std::min(first_group_, group);
+        end_group_ = std::max(end_group_, group + 1);
+    }
+    numbers_.assign(e2m1_numbers.begin(), e2m1_numbers.end());
+    if (matrix.type == ElementType::e2m1) return;
+    numbers_.resize(std::size_t{1} << matrix.elements.bits);
+    std::iota(numbers_.begin(), numbers_.end(), 0.0F);
+}
+
+/// The words of one row after another, side by side. Where a column's words are side by side in the tensor, 16 of them,
+/// a line of the cache, are copied together: 16 rows of GPTQ, 128 of AWQ.
 class GroupedReader::WordRows {
   public:
     WordRows(const PackedIntegers& integers, const MatrixRange& range)
@@ -282,7 +321,7 @@ class GroupedReader::WordRows {
     /// Those of the range's columns, of a row of the matrix.
     const std::byte* of(std::int64_t row) {
         const std::int64_t word_row = row / integers_.rows_per_word;
-        if (integers_.in_rows()) return integers_.words->data + (word_row * integers_.row_stride + first_) * 4;
+        if (integers_.is_row_major()) return integers_.words->data + (word_row * integers_.row_stride + first_) * 4;
         const std::int64_t block = word_row / together;
         if (block != copied_) copy(block);
         return reinterpret_cast<const std::byte*>(copy_.data() + word_row % together * count_);
@@ -311,13 +350,13 @@ class GroupedReader::WordRows {
 bool GroupedReader::read(std::int64_t first, std::int64_t end) const {
     const PackedIntegers& elements = matrix_.elements;
     WordRows words(elements, range_);
-    std::vector<float> table(static_cast<std::size_t>(matrix_.num_groups) << elements.bits);
+    RowGroups groups;
     bool finite = true;
     for (; first < end; ++first) {
         const std::int64_t row = matrix_.rows_before + range_.first_row + first * range_.row_step;
-        fill_table(row, table);
+        fill_groups(row, groups);
         float* const out = out_ + first * range_.num_columns;
-        read_row(words.of(row), elements.shift_of(row), table, out);
+        read_row(words.of(row), elements.shift_of(row), groups, out);
         finite = all_finite({out, out + range_.num_columns}) && finite;
     }
     return finite;
@@ -331,33 +370,38 @@ float GroupedReader::scale_of(std::int64_t row, std::int64_t group) const {
     return (scales.dtype == TensorType::f8_e4m3 ? e4m3(bits) : e8m0(bits)) * matrix_.common_scale;
 }
 
-/// What each integer stands for in each group of a row: [groups, 2^bits].
-void GroupedReader::fill_table(std::int64_t row, std::vector<float>& table) const {
-    float* to = table.data();
-    const std::int64_t size = std::int64_t{1} << matrix_.elements.bits;
-    for (std::int64_t group = 0; group < matrix_.num_groups; ++group, to += size) {
-        const float scale = scale_of(row, group);
-        if (matrix_.type == ElementType::e2m1) {
-            for (std::size_t i = 0; i < e2m1_numbers.size(); ++i) to[i] = e2m1_numbers[i] * scale;
-            continue;
-        }
-        const auto zero = static_cast<float>(zero_of(matrix_.zeros, row, group));
-        for (std::int64_t integer = 0; integer < size; ++integer)
-            to[integer] = (static_cast<float>(integer) - zero) * scale;
+void GroupedReader::fill_groups(std::int64_t row, RowGroups& groups) const {
+    groups.zeros.assign(static_cast<std::size_t>(std::max(end_group_ - first_group_, 0)), 0.0F);
+    groups.scales.resize(groups.zeros.size());
+    for (std::size_t i = 0; i < groups.zeros.size(); ++i) {
+        const std::int64_t group = first_group_ + static_cast<std::int64_t>(i);
+        groups.scales[i] = scale_of(row, group);
+        if (matrix_.type == ElementType::integer)
+            groups.zeros[i] = static_cast<float>(zero_of(matrix_.zeros, row, group));
     }
 }
 
 /// `words`: from the one that has the range's first column.
-void GroupedReader::read_row(const std::byte* words, int shift, const std::vector<float>& table, float* out) const {
+void GroupedReader::read_row(const std::byte* words, int shift, const RowGroups& groups, float* out) const {
     const int bits = matrix_.elements.bits;
     const std::int64_t per_word = matrix_.elements.columns_per_word;
     const std::uint32_t mask = (1U << bits) - 1U;
-    for (std::int64_t i = 0, skip = range_.first_column % per_word; i < range_.num_columns; skip = 0, words += 4) {
-        std::uint32_t word = word_at(words, 0) >> (shift + static_cast<int>(skip) * bits);
-        const std::int64_t end = std::min(i + per_word - skip, range_.num_columns);
-        for (; i < end; ++i, word >>= bits) {
-            const auto group = static_cast<std::size_t>(group_[static_cast<std::size_t>(i)]);
-            out[i] = table[(group << bits) + (word & mask)];
+    std::int64_t i = 0, in_word = range_.first_column % per_word;
+    std::uint32_t word = 0;
+    const auto load = [&] { word = word_at(words, 0) >> (shift + static_cast<int>(in_word) * bits); };
+    if (!runs_.empty()) load();
+    for (const Run& run : runs_) {
+        const auto group = static_cast<std::size_t>(run.group - first_group_);
+        const float zero = groups.zeros[group], scale = groups.scales[group];
+        while (i < run.end) {
+            if (in_word == per_word) {
+                in_word = 0;
+                words += 4;
+                load();
+            }
+            const std::int64_t end = std::min(run.end, i + per_word - in_word);
+            in_word += end - i;
+            for (; i < end; ++i, word >>= bits) out[i] = (numbers_[word & mask] - zero) * scale;
         }
     }
 }

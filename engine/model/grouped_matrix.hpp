@@ -23,8 +23,8 @@ struct PackedIntegers {
     int bits = 4;
     std::int64_t rows_per_word = 1, row_stride = 0;
     std::int64_t columns_per_word = 1, column_stride = 0;
-    bool awq_order = false;  ///< in a word: integers 0, 2, 4, 6, 1, 3, 5, 7
-    std::uint32_t add = 0;   ///< to a word, before integers are taken from it
+    bool awq_order = false;         ///< in a word: integers 0, 2, 4, 6, 1, 3, 5, 7
+    std::uint32_t add_to_word = 0;  ///< before integers are taken from it
 
     /// Bits of a word below those of a row's integer, or of the first of its integers.
     [[nodiscard]] int shift_of(std::int64_t row) const {
@@ -32,8 +32,8 @@ struct PackedIntegers {
         const std::int64_t place = row % rows_per_word;
         return bits * (awq_order ? awq_places[place] : static_cast<int>(place));
     }
-    /// Whether one row is behind another.
-    [[nodiscard]] bool in_rows() const { return rows_per_word == 1 && column_stride == 1; }
+    /// Whether the words of a row are side by side, and one row behind another.
+    [[nodiscard]] bool is_row_major() const { return rows_per_word == 1 && column_stride == 1 && columns_per_word > 1; }
 };
 
 /// What an integer of a GroupedMatrix stands for.
@@ -53,7 +53,7 @@ struct GroupedMatrix {
     std::int64_t rows_before = 0;                 ///< rows of other matrices before it in the tensors
     std::string scales_name, group_of_column_name;
 
-    /// Two bits of an element times a power of two.
+    /// E2M1 has two significant bits, and the scales are powers of two.
     [[nodiscard]] bool is_exact_in_bf16() const { return type == ElementType::e2m1 && scales->dtype_name == "U8"; }
 };
 
@@ -62,10 +62,13 @@ struct GroupedMatrix {
 /// GPTQ and AWQ, which their shapes tell apart: I32 "X.qweight" and "X.qzeros", "X.scales", with act-order "X.g_idx".
 /// Zero points of GPTQ are stored less 1.
 /// compressed-tensors: "X.weight_packed" and "X.weight_scale"; I32 with "X.weight_zero_point" and "X.weight_g_idx" if
-/// they are needed; U8 is E2M1, and the scales are divided by "X.weight_global_scale" if that is there.
-/// ModelOpt: U8 "X.weight" is E2M1, "X.weight_scale" is multiplied by "X.weight_scale_2".
+/// they are needed (-1: they are not); U8 is E2M1, and the scales are divided by "X.weight_global_scale" if that is
+/// there. ModelOpt: U8 "X.weight" is E2M1, "X.weight_scale" is multiplied by "X.weight_scale_2".
 std::optional<GroupedMatrix> find_grouped(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                                           std::int64_t columns);
+
+/// Throws InputError if a column's group does not exist. Reads all of group_of_column.
+void check_groups(const GroupedMatrix& matrix);
 
 /// Matrix `index` of a stack of `count` in MXFP4: U8 "X_blocks" [count, rows, columns / 32, 16] and "X_scales"
 /// [count, rows, columns / 32].
@@ -78,7 +81,7 @@ inline bool all_finite(std::span<const float> values) {
     return greatest < 0x7f800000;
 }
 
-/// Reads rows of a part of a matrix as f32. The constructor throws InputError if a column's group does not exist.
+/// Reads rows of a part of a matrix as f32. The constructor throws InputError as check_groups does.
 class GroupedReader {
   public:
     GroupedReader(const GroupedMatrix& matrix, const MatrixRange& range, float* out);
@@ -87,14 +90,25 @@ class GroupedReader {
 
   private:
     class WordRows;
+    /// What integers of a row stand for, by group: (number - zero) * scale.
+    struct RowGroups {
+        std::vector<float> zeros, scales;
+    };
     [[nodiscard]] float scale_of(std::int64_t row, std::int64_t group) const;
-    void fill_table(std::int64_t row, std::vector<float>& table) const;
-    void read_row(const std::byte* words, int shift, const std::vector<float>& table, float* out) const;
+    void fill_groups(std::int64_t row, RowGroups& groups) const;
+    void read_row(const std::byte* words, int shift, const RowGroups& groups, float* out) const;
 
     const GroupedMatrix& matrix_;
     const MatrixRange& range_;
     float* out_;
-    std::vector<std::int32_t> group_;  ///< of each column of the range
+    /// Columns of one group: from the end of those before them. `end` counts columns of the range.
+    struct Run {
+        std::int64_t end;
+        std::int32_t group;
+    };
+    std::vector<Run> runs_;
+    std::int32_t first_group_ = 0, end_group_ = 0;  ///< of the range's columns
+    std::vector<float> numbers_;                    ///< that the integers stand for
 };
 
 }  // namespace longhaul::engine

@@ -25,23 +25,25 @@ std::string rounding_of(const MatrixView& view, const std::string& tensor) {
     if (view.form == StoredForm::scaled) return dtype + " weights times their scales" + rounded + "in f32";
     if (view.form != StoredForm::grouped || view.groups.is_exact_in_bf16()) return "";
     const std::string bits = std::to_string(view.groups.elements.bits);
-    const std::string scaled = "weights of " + bits + " bits times their scales" + rounded + "in f32";
+    std::string scaled = "weights of " + bits + " bits times their scales" + rounded + "in f32";
     if (view.groups.type == ElementType::e2m1) return scaled;
     return scaled + ", int" + bits + " nearly as they are, in " + (bits == "4" ? "a quarter" : "half") +
            " of the memory";
 }
 
-/// Adds a notice if matrices have a type that loses precision in bf16, whatever type config.json names.
+/// Adds a notice for each kind of weights that lose precision in bf16, whatever type config.json names.
 void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder& tensors,
                    std::vector<std::string>& notices) {
+    bool noted_floats = false, noted_others = false;
     for (const WeightPlan& plan : plans) {
-        if (plan.matrix == nullptr) continue;
+        if (plan.matrix == nullptr || (noted_floats && noted_others)) continue;
         for (const TensorPart& part : plan.parts) {
-            const std::string rounding =
-                rounding_of(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack), part.tensor);
+            const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
+            bool& noted = view.form == StoredForm::floats ? noted_floats : noted_others;
+            const std::string rounding = noted ? "" : rounding_of(view, part.tensor);
             if (rounding.empty()) continue;
             notices.push_back("model: " + rounding);
-            return;
+            noted = true;
         }
     }
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstddef>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -71,11 +70,14 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
             numbered.what + " " + std::to_string(number), ""));
     }
     std::set<std::string> of_tensors;  // several parts may be of one tensor
+    std::set<const TensorView*> with_groups{nullptr};
     for (const WeightPlan& plan : plans) {
         for (const TensorPart& part : plan.parts) {
             try {
                 if (plan.matrix != nullptr) {
-                    static_cast<void>(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack));
+                    const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
+                    if (view.form == StoredForm::grouped && with_groups.insert(view.groups.group_of_column).second)
+                        check_groups(view.groups);
                 } else {
                     static_cast<void>(tensors.require(part.tensor, part.vector_shape()));
                 }
@@ -106,12 +108,16 @@ Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
 }
 
 bool is_zero(const TensorView& tensor) {
-    return std::all_of(tensor.data, tensor.data + tensor.num_bytes,
-                       [](std::byte byte) { return byte == std::byte{0}; });
+    if (!is_float(tensor.dtype) || tensor.shape.size() != 1) return false;
+    for (std::int64_t i = 0; i < tensor.shape.front(); ++i) {
+        if (element_of(tensor, i) != 0.0F) return false;
+    }
+    return true;
 }
 
 /// Whether config.json says that attention does not have this tensor. Some GPTQ folders have zeros as biases.
-bool is_denied(const std::string& part, const TensorView& tensor, const TensorNames& names, const LayerConfig& kind) {
+bool contradicts_config(const std::string& part, const TensorView& tensor, const TensorNames& names,
+                        const LayerConfig& kind) {
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
         if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
@@ -134,7 +140,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
-            if (is_denied(name.substr(layer.size()), view, names, kind))
+            if (contradicts_config(name.substr(layer.size()), view, names, kind))
                 faults.push_back(
                     InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
             if (kind.experts.stacked && tensors.contains(name + "_blocks"))

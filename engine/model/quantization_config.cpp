@@ -2,8 +2,10 @@
 // say (stored_matrix.hpp); activations are never quantized.
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -58,7 +60,7 @@ void check_gptq(const Section& quantization) {
 
 void check_awq(const Section& quantization) {
     if (get_int_or(quantization.json, "bits", 4, 1, 64, quantization.file, quantization.within) != 4)
-        quantization.refuse("bits", "4", unquantized);
+        quantization.refuse("bits", "4, as AWQ has", unquantized);
     check_layout(quantization, {"version", "format", "checkpoint_format"}, "gemm");
 }
 
@@ -79,7 +81,8 @@ void check_modelopt(const Section& quantization) {
     const std::string algorithm = quantization.text_or("quant_algo", "");
     const std::string_view known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION"};
     if (std::find(std::begin(known), std::end(known), algorithm) == std::end(known))
-        quantization.refuse("quant_algo", R"("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4" or "MIXED_PRECISION")",
+        quantization.refuse("quant_algo",
+                            R"("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4" or "MIXED_PRECISION")",
                             unquantized);
 }
 
@@ -95,7 +98,8 @@ void check_format(const Section& of) {
     if (std::find(std::begin(formats), std::end(formats), format) == std::end(formats))
         of.refuse(
             "format",
-            R"("float-quantized", "int-quantized", "naive-quantized", or "pack-quantized", also of mxfp4 and nvfp4)",
+            R"("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized" or )"
+            R"("mxfp4-pack-quantized")",
             unquantized);
 }
 
@@ -105,10 +109,9 @@ void check_compressed_tensors(const Section& quantization) {
     const Json* groups = quantization.find("config_groups");
     if (groups == nullptr || !groups->is_object()) return;
     for (const auto& [name, group] : groups->items()) {
-        if (!group.is_object()) continue;
+        if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
         const std::string within = quantization.field("config_groups." + name);
         check_format({group, quantization.file, within});
-        if (!group.contains("weights") || !group["weights"].is_object()) continue;
         const Section weights{group["weights"], quantization.file, within + ".weights"};
         check_blocks(weights, "block_structure");
         check_bits(weights, "num_bits");
@@ -129,12 +132,27 @@ void check_quantization(const Section& top, const ModelConfig& config) {
     if (method == "compressed-tensors") return check_compressed_tensors(section);
     if (method == "gptq") return check_gptq(section);
     if (method == "awq") return check_awq(section);
-    if (method == "auto-round") return check_auto_round(section);
-    if (method == "modelopt") return check_modelopt(section);
+    if (method == "auto-round" || method == "auto_round") return check_auto_round(section);
+    if (method == "modelopt" || (method.empty() && section.find("quant_algo") != nullptr))
+        return check_modelopt(section);
     section.refuse("quant_method",
                    R"("gptq", "awq", "auto-round", "compressed-tensors", "modelopt", "fp8", "fbgemm_fp8", or with )"
                    R"(gpt-oss "mxfp4")",
                    unquantized);
+}
+
+void check_quantization_files(const std::filesystem::path& folder) {
+    const auto open = [&](const char* name) -> std::optional<Json> {
+        std::error_code ignored;
+        if (!std::filesystem::exists(folder / name, ignored)) return std::nullopt;
+        return read_json(folder / name, std::int64_t{1} << 24);
+    };
+    constexpr const char *gptq = "quantize_config.json", *modelopt = "hf_quant_config.json", *inner = "quantization";
+    if (const auto json = open(gptq)) check_gptq({*json, (folder / gptq).string()});
+    const auto json = open(modelopt);
+    if (!json || !json->is_object() || !json->contains(inner) || !(*json)[inner].is_object()) return;
+    const Section section{(*json)[inner], (folder / modelopt).string(), inner};
+    if (section.find("quant_algo") != nullptr) check_modelopt(section);
 }
 
 }  // namespace longhaul::engine::detail

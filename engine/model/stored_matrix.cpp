@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -169,7 +169,7 @@ std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_
         const std::int64_t whole = elements->num_bytes / elements->shape.front();
         return {elements->data + index * whole, static_cast<std::size_t>(whole)};
     }
-    if (form == StoredForm::grouped && !groups.elements.in_rows())
+    if (form == StoredForm::grouped && !groups.elements.is_row_major())
         return {elements->data, static_cast<std::size_t>(elements->num_bytes)};
     const std::int64_t row_bytes =
         form == StoredForm::grouped ? groups.elements.row_stride * 4 : elements->num_bytes / (rows * columns) * columns;
@@ -189,11 +189,17 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
     return {.rows = rows, .columns = columns, .tensor = name, .elements = &tensors.require(name, {rows, columns})};
 }
 
+/// Throws what any of the threads threw.
 template <typename AnyReader>
 static bool read_by_threads(const AnyReader& reader, const MatrixRange& range) {
-    std::atomic<bool> finite = true;
+    std::atomic<bool> finite = true, failed = false;
+    std::exception_ptr failure;
     const auto read = [&](std::int64_t first, std::int64_t end) {
-        if (!reader.read(first, end)) finite = false;
+        try {
+            if (!reader.read(first, end)) finite = false;
+        } catch (...) {
+            if (!failed.exchange(true)) failure = std::current_exception();
+        }
     };
     constexpr std::int64_t elements_per_thread = std::int64_t{1} << 20;
     const std::int64_t wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(),
@@ -205,6 +211,7 @@ static bool read_by_threads(const AnyReader& reader, const MatrixRange& range) {
             workers.emplace_back(read, t * range.num_rows / threads, (t + 1) * range.num_rows / threads);
         read(0, range.num_rows / threads);
     }
+    if (failure) std::rethrow_exception(failure);
     return finite;
 }
 

@@ -1,6 +1,6 @@
-// Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), integers of 4
-// or 8 bits with scales of groups (GPTQ, AWQ), or the experts of a layer in one tensor, as gpt-oss has them.
-// FolderSource hands on the first as they are, the others as f32.
+// Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), or of 4 or 8
+// bits with scales of groups (GPTQ, AWQ, NVFP4, MXFP4), each in tensors of its own or one of the experts in a tensor
+// for all. FolderSource hands on the first as they are, the others as f32.
 #pragma once
 
 #include <cstddef>

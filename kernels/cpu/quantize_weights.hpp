@@ -1,5 +1,6 @@
 // Quantizes weights to int8 and int4 while they are packed: quantize_block of kernels/quantize_block.hpp for 16 outputs
-// at once, one output per lane. Each lane does the steps of quantize_block in the same order and gives the same bits.
+// at once, one output per lane. Each lane does the steps of quantize_block in the same order and gives the same bits
+// (if threads that pack do not flush denormals).
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"

@@ -36,7 +36,7 @@ std::string needed_text(const Json& object, const std::string& key, const std::s
 struct JsonFields {
     Strings names;
     std::vector<Strings> needed;  ///< at least one of each group
-    /// What a field is called in published data; read where the field is absent, unless `column` names it.
+    /// What a field is called in published data; read where the field is absent, unless `column` names any of them.
     std::vector<std::pair<std::string, std::string>> other_names = {};
 };
 
@@ -58,13 +58,14 @@ void check_column_keys(const Settings& settings, const JsonFields& fields) {
     }
 }
 
-/// The other name of `field`; "" if there is none.
+/// The other name of `field`; "" if there is none, or if `column` names one of the fields that have another.
 std::string other_name_of(const Settings& settings, const JsonFields& fields, const std::string& field) {
-    if (column_of(settings, field) != field) return "";
+    std::string found;
     for (const auto& [name, other] : fields.other_names) {
-        if (name == field) return other;
+        if (column_of(settings, name) != name) return "";
+        if (name == field) found = other;
     }
-    return "";
+    return found;
 }
 
 std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields& fields) {
@@ -118,7 +119,8 @@ class JsonRecords : public RecordSource {
         Json fields = object;
         for (const auto& [name, column] : renamed_) fields[name] = value_at(object, column);
         for (const auto& [name, column] : others_) {
-            if (!fields.contains(name)) fields[name] = value_at(object, column);
+            if (const auto found = fields.find(name); found == fields.end() || found->is_null())
+                fields[name] = value_at(object, column);
         }
         return record_of(fields, rows_->label(index));
     }

@@ -331,7 +331,8 @@ Section job_section() {
                 "openai-batch: answer the requests of a batch file, in its own form"),
          path(
              "data", Kind::execution, &Settings::data,
-             "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
+             "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines, .sgm, or .jsonl with "
+             "\"source\" and \"reference\"; xsum: .jsonl "
              "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
              "\"response\"; longwriter: .jsonl with \"prompt\" and \"length\"; prompts: .jsonl with \"prompt\" or "
              "\"messages\", or .txt with one per line; "

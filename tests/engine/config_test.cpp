@@ -201,8 +201,26 @@ TEST(Config, WeightsOf4BitsAreRead) {
           R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"})",
           R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
               "a": {"format": "pack-quantized", "weights": {"num_bits": 4, "group_size": 128, "actorder": "group"}},
-              "b": {"format": "float-quantized", "weights": {"num_bits": 8}}}})"})
+              "b": {"format": "float-quantized", "weights": {"num_bits": 8}},
+              "c": {"format": "dense", "weights": null}}})",
+          R"({"quant_method": "auto_round", "bits": 4})", R"({"quant_algo": "FP8", "producer": {"name": "modelopt"}})"})
         EXPECT_NO_THROW(load(R"({"quantization_config": )" + std::string(quantization) + "}")) << quantization;
+}
+
+/// Older folders say it in files of their own.
+TEST(Config, QuantizationInOtherFiles) {
+    const ModelFolder folder;
+    folder.write("config.json", plain_llama);
+    folder.write("quantize_config.json", R"({"bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"})");
+    EXPECT_EQ(folder.complaint(),
+              R"(quantize_config.json: checkpoint_format: expected "gptq", got "gptq_v2"; use the model's unquantized )"
+              R"(folder)");
+    folder.write("quantize_config.json", R"({"bits": 4, "group_size": 128, "desc_act": false})");
+    folder.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "W4A8_AWQ"}})");
+    EXPECT_TRUE(folder.complaint().starts_with("hf_quant_config.json: quantization.quant_algo: expected "))
+        << folder.complaint();
+    folder.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}})");
+    EXPECT_EQ(folder.complaint(), "(none)");
 }
 
 TEST(Config, HeadDimMayDifferFromTheQuotient) {
@@ -226,31 +244,31 @@ const BadConfig bad_configs[] = {
      R"(quantization_config.quant_method: expected "gptq", "awq", "auto-round", "compressed-tensors", "modelopt", "fp8", )"
      R"("fbgemm_fp8", or with gpt-oss "mxfp4", got "bitsandbytes"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "marlin-24"}})",
-     R"(quantization_config.format: expected "float-quantized", "int-quantized", "naive-quantized", or )"
-     R"("pack-quantized", also of mxfp4 and nvfp4, got "marlin-24"; use the model's unquantized folder)"},
+     R"(quantization_config.format: expected "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", )"
+     R"("nvfp4-pack-quantized" or "mxfp4-pack-quantized", got "marlin-24"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
         {"group_0": {"weights": {"num_bits": 3}}}}})",
      "quantization_config.config_groups.group_0.weights.num_bits: expected 4 or 8, got 3; use the model's unquantized "
      "folder"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups":
-        {"group_0": {"format": "dense-2"}}}})",
+        {"group_0": {"format": "marlin-24", "weights": {"num_bits": 4}}}}})",
      R"(quantization_config.config_groups.group_0.format: expected "float-quantized", "int-quantized", )"
-     R"("naive-quantized", or "pack-quantized", also of mxfp4 and nvfp4, got "dense-2"; use the model's unquantized )"
-     R"(folder)"},
+     R"("naive-quantized", "pack-quantized", "nvfp4-pack-quantized" or "mxfp4-pack-quantized", got "marlin-24"; use )"
+     R"(the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "gptq", "bits": 3}})",
      "quantization_config.bits: expected 4 or 8, got 3; use the model's unquantized folder"},
     {R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}})",
      R"(quantization_config.checkpoint_format: expected "gptq", got "gptq_v2"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "awq", "bits": 8}})",
-     "quantization_config.bits: expected 4, got 8; use the model's unquantized folder"},
+     "quantization_config.bits: expected 4, as AWQ has, got 8; use the model's unquantized folder"},
     {R"({"quantization_config": {"quant_method": "awq", "version": "gemv"}})",
      R"(quantization_config.version: expected "gemm", got "gemv"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}})",
      R"(quantization_config.packing_format: expected "auto_round:auto_gptq" or "auto_round:auto_awq", got )"
      R"("auto_round:llm_compressor"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}})",
-     R"(quantization_config.quant_algo: expected "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4" or "MIXED_PRECISION", got )"
-     R"("NVFP4_AWQ"; use the model's unquantized folder)"},
+     R"(quantization_config.quant_algo: expected "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4" or )"
+     R"("MIXED_PRECISION", got "NVFP4_AWQ"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}})",
      "quantization_config.weight_block_size: expected [128, 128], got [64,128]; use the model's unquantized folder"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":

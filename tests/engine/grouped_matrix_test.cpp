@@ -52,7 +52,7 @@ TEST(GroupedMatrix, AwqPacksOutputsInAnOrderOfItsOwn) {
 TEST(GroupedMatrix, CompressedTensorsPacksRows) {
     const TensorFolder symmetric({{"w.weight_packed", {"I32", {1, 2}, word_bytes({counting, 0xfU})}},
                                   {"w.weight_scale", {"F32", {1, 3}, f32_bytes({1, 2, 3})}}});
-    EXPECT_EQ(weights_of(symmetric, 1, 9, {0, 1, 0, 9}), (std::vector<float>{-8, -7, -6, -10, -8, -6, -6, -3, 21}));
+    EXPECT_EQ(weights_of(symmetric, 1, 9, {0, 1, 0, 9}), (std::vector<float>{-8, -7, -6, -5, -8, -6, -4, -2, 21}));
     const TensorFolder eight({{"w.weight_packed", {"I32", {1, 2}, word_bytes({0x80ff0001, 0})}},
                               {"w.weight_scale", {"F32", {1, 1}, f32_bytes({0.5F})}}});
     EXPECT_EQ(weights_of(eight, 1, 8, {0, 1, 0, 5}), (std::vector<float>{-63.5F, -64, 63.5F, 0, -64}));
@@ -152,10 +152,10 @@ void expect_every_part(const RandomMatrix& matrix, const std::map<std::string, S
     }
 }
 
-// 40 and 300 rows: fewer and more than the 128 whose words are copied together.
+// More rows than those whose words are copied together: 16 of GPTQ, 128 of AWQ.
 TEST(GroupedMatrix, EveryPartOfEveryLayout) {
     for (const int bits : {4, 8}) {
-        RandomMatrix m(bits == 4 ? 40 : 300, 48, 6, bits);
+        RandomMatrix m(bits == 4 ? 280 : 300, 48, 6, bits);
         const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
         const auto by_row = [&](std::int64_t r, std::int64_t c) { return m.integers[at(r * m.columns + c)]; };
         std::vector<float> scales_by_group;
@@ -213,14 +213,14 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
     const StoredTensor floats{"F32", {1, 8}, f32_bytes(std::vector<float>(8, 1))};
     EXPECT_EQ(complaint("", nullptr), "(none)");
     EXPECT_EQ(complaint("w.qweight", &floats), "w.qweight: expected I32, got F32");
-    EXPECT_EQ(
-        complaint("", nullptr, 8, 12),
-        "w.qweight: expected integers of 4 or 8 bits for a matrix of 8 x 12, as config.json says, got shape [1, 8]");
+    EXPECT_EQ(complaint("", nullptr, 8, 12),
+              "w.qweight: expected shape [1, 8] or [3, 8] (GPTQ of 4 or 8 bits) or [12, 1] (AWQ), as config.json says, "
+              "got [1, 8]");
     EXPECT_EQ(complaint("w.qzeros", nullptr), "w.qzeros: expected a tensor of that name, got none");
     EXPECT_EQ(complaint("w.qzeros", &floats), "w.qzeros: expected shape [2, 1], as config.json says, got [1, 8]");
     EXPECT_EQ(complaint("w.scales", nullptr), "w.scales: expected a tensor of that name, got none");
     const StoredTensor three{"F32", {3, 8}, f32_bytes(std::vector<float>(24, 1))}, integers{"I8", {2, 4}, "abcdefgh"};
-    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of equal size, of 8 inputs, got 3 groups");
+    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of a power of two, of 8 inputs, got 3 groups");
     EXPECT_EQ(complaint("w.scales", &integers), "w.scales: expected scales of BF16, F16 or F32, got I8");
     const StoredTensor flat{"F32", {8}, f32_bytes(std::vector<float>(8, 1))};
     EXPECT_EQ(complaint("w.scales", &flat), "w.scales: expected scales of shape [groups, 8], got [8]");
@@ -228,7 +228,8 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
     const StoredTensor matrix{"F32", {8, 8}, f32_bytes(std::vector<float>(64, 1))};
     std::map<std::string, StoredTensor> both = gptq;
     both["w.weight"] = matrix;
-    EXPECT_EQ(TensorFolder(both).complaint("w.weight", 8, 8), "w.qweight: expected either that or w.weight, got both");
+    EXPECT_EQ(TensorFolder(both).complaint("w.weight", 8, 8),
+              "w.qweight: expected only one of w.qweight and w.weight, got both");
 
     const StoredTensor elements{"U8", {1, 8}, four_numbers}, scales{"F8_E4M3", {1, 1}, "\x40"};
     const auto of_e2m1 = [&](const std::string& name, const StoredTensor& tensor, std::int64_t columns = 16) {
@@ -238,9 +239,30 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
     EXPECT_EQ(of_e2m1("v", flat), "(none)");
     EXPECT_EQ(of_e2m1("v", flat, 32), "w.weight_packed: expected shape [1, 16], as config.json says, got [1, 8]");
     EXPECT_EQ(of_e2m1("w.weight_global_scale", flat), "w.weight_global_scale: expected one F32, got F32 of shape [8]");
-    EXPECT_EQ(of_e2m1("w.pre_quant_scale", flat),
-              "w.pre_quant_scale: expected no scales of inputs, got a tensor of that "
-              "name");
+    EXPECT_EQ(
+        of_e2m1("w.pre_quant_scale", flat),
+        "w.pre_quant_scale: expected no scales of inputs, as ModelOpt's AWQ has them, got a tensor of that name; use "
+        "the model's unquantized folder");
+    EXPECT_EQ(of_e2m1("w.weight_zero_point", flat),
+              "w.weight_zero_point: expected none: elements of E2M1 times scales, got a tensor of that name");
+    EXPECT_EQ(of_e2m1("w.weight", flat),
+              "w.weight_packed: expected only one of w.weight_packed and w.weight, got both");
+}
+
+// The size of the groups is the power of two that gives so many.
+TEST(GroupedMatrix, TheLastGroupMayBeShorter) {
+    const TensorFolder folder({{"w.weight_packed", {"I32", {1, 3}, word_bytes({~0U, ~0U, ~0U})}},
+                               {"w.weight_scale", {"F32", {1, 2}, f32_bytes({1, 2})}}});
+    std::vector<float> expected(16, 7);
+    expected.resize(24, 14);
+    EXPECT_EQ(weights_of(folder, 1, 24, {0, 1, 0, 24}), expected);
+}
+
+TEST(GroupedMatrix, GroupsOfMinus1AreInOrder) {
+    const TensorFolder folder({{"w.weight_packed", {"I32", {1, 1}, word_bytes({~0U})}},
+                               {"w.weight_scale", {"F32", {1, 2}, f32_bytes({1, 2})}},
+                               {"w.weight_g_idx", {"I32", {8}, word_bytes(std::vector<std::uint32_t>(8, ~0U))}}});
+    EXPECT_EQ(weights_of(folder, 1, 8, {0, 1, 0, 8}), (std::vector<float>{7, 7, 7, 7, 14, 14, 14, 14}));
 }
 
 TEST(GroupedMatrix, RefusesGroupsThatDoNotExist) {
@@ -253,6 +275,7 @@ TEST(GroupedMatrix, RefusesGroupsThatDoNotExist) {
                                    {"w.g_idx", {"I32", {8}, word_bytes(groups)}}});
         std::vector<float> out(64);
         const MatrixView view = require_matrix(folder.tensors(), "w.weight", 8, 8);
+        EXPECT_THROW(check_groups(view.groups), InputError) << group;
         EXPECT_THROW(read_as_f32(view, {0, 8, 0, 8}, out.data()), InputError) << group;
         EXPECT_TRUE(read_as_f32(view, {0, 8, 0, 5}, out.data()));
     }

@@ -51,6 +51,7 @@ TEST_F(TaskTest, WmtJson) {
 {"translation": {"de": "drei", "en": "three"}}
 {"translation": {"fr": "quatre"}}
 {"source": "", "translation": {"de": "vier"}}
+{"source": null, "translation": {"de": "sechs"}}
 )");
     const auto data = bare("wmt", file, "source");
     EXPECT_EQ(show(*data, 0), "a: eins");
@@ -62,10 +63,12 @@ TEST_F(TaskTest, WmtJson) {
     EXPECT_EQ(show(*data, 3),
               "4! w.jsonl:4: source: expected a string, got nothing; column = source=NAME names another");
     EXPECT_EQ(show(*data, 4), "5! w.jsonl:5: source: expected a text, got an empty string");
+    EXPECT_EQ(show(*data, 5), "6: sechs");
     Settings job = settings("wmt", file);
     job.prompt_template = write("bare", "{source}");
     job.column = {"source=translation.fr"};
     EXPECT_EQ(show(*DataSet::open(job), 3), "4: quatre");
+    EXPECT_EQ(DataSet::open(job)->reference(2, tokenizer_), std::nullopt) << "it may be the source";
     job.reference = write("t.en", "one\n");
     EXPECT_THROW(DataSet::open(job), UsageError);
 }
