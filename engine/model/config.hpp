@@ -119,6 +119,7 @@ struct ModelConfig {
     bool fused_projections = false;  ///< q, k and v are one tensor in the files, and so are gate and up
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
+    std::string quantization;           ///< quant_method of config.json, "gptq"; "" if it has none
     std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; may be empty
     std::int32_t bos_id = -1;           ///< -1: none
     std::string model_type;             ///< as in config.json: "llama", "qwen3", …

@@ -70,8 +70,9 @@ RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig&
 /// If both are present, Hugging Face uses the older name; an empty section counts as absent.
 Section rope_section(const Section& top);
 
-/// Throws InputError if the files hold weights in a form that stored_matrix.hpp does not read.
-void check_quantization(const Section& top, const ModelConfig& config);
+/// Sets config.quantization. Throws InputError if the files hold weights in a form that stored_matrix.hpp does not
+/// read.
+void check_quantization(const Section& top, ModelConfig& config);
 /// The same for the files that older folders of GPTQ and ModelOpt have instead of a section of config.json.
 void check_quantization_files(const std::filesystem::path& folder);
 

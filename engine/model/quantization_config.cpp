@@ -120,13 +120,14 @@ void check_compressed_tensors(const Section& quantization) {
 
 }  // namespace
 
-void check_quantization(const Section& top, const ModelConfig& config) {
+void check_quantization(const Section& top, ModelConfig& config) {
     constexpr std::string_view key = "quantization_config";
     const Json* found = top.find(key);
     if (found == nullptr) return;
     if (!found->is_object()) top.refuse(key, "an object");
     const Section section{*found, top.file, top.field(key)};
     const std::string method = section.text_or("quant_method", "");
+    config.quantization = method;
     if (method == "mxfp4" && config.model_type == "gpt_oss") return;
     if (method == "fp8" || method == "fbgemm_fp8") return check_fp8(section);
     if (method == "compressed-tensors") return check_compressed_tensors(section);

@@ -124,6 +124,13 @@ Json describe_weights(const fs::path& folder) {
         {"tensors", tensors.tensors().size()}, {"bytes", bytes}, {"fingerprint", hexadecimal(tensors.fingerprint())}};
 }
 
+std::int64_t num_unrotated_layers(const engine::ModelConfig& config) {
+    std::int64_t count = 0;
+    for (std::int64_t at = 0; at < config.num_layers; ++at)
+        count += config.layer(at).rope.scaling == engine::RopeScaling::none ? 1 : 0;
+    return count;
+}
+
 Json describe_model(const fs::path& folder) {
     const auto config = engine::ModelConfig::load(folder);
     const auto tokenizer = load_tokenizer(folder, config);
@@ -131,8 +138,9 @@ Json describe_model(const fs::path& folder) {
               {"folder", folder.string()},
               {"model_type", config.model_type},
               {"parameters", engine::num_parameters(config)},
-              {"dtype", config.dtype},
-              {"layers", config.num_layers}};
+              {"dtype", config.dtype}};
+    if (!config.quantization.empty()) json["quantization"] = config.quantization;
+    json["layers"] = config.num_layers;
     describe_shape(config, json);
     if (config.has_experts()) json["experts"] = describe_experts(config);
     json["tied_embeddings"] = config.tied_embeddings;
@@ -142,6 +150,7 @@ Json describe_model(const fs::path& folder) {
         json["positions"] = "learned";
     } else {
         json["rope"] = describe_rope(config.rope());
+        if (const std::int64_t count = num_unrotated_layers(config); count > 0) json["unrotated_layers"] = count;
     }
     if (const auto groups = config.layer_groups(); groups.size() > 1 || groups.front().window > 0)
         json["layer_groups"] = describe_groups(config);

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/json.hpp"
 #include "runner/commands/text_stream.hpp"
 #include "runner/job/command_line.hpp"
 #include "tests/runner/key_values.hpp"
@@ -294,6 +295,20 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     const Ended json = run({"inspect", "--json", LONGHAUL_DEMO_MODEL});
     EXPECT_EQ(json.exit_code, 0) << json.err;
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
+}
+
+TEST_F(Cli, InspectTellsWhatIsSpecialAboutAModel) {
+    const fs::path folder = folder_ / "model";
+    fs::copy(LONGHAUL_DEMO_MODEL, folder);
+    auto config = engine::read_json(folder / "config.json");
+    config["model_type"] = "smollm3";
+    config["architectures"] = {"SmolLM3ForCausalLM"};
+    config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+    fs::remove(folder / "config.json");
+    std::ofstream(folder / "config.json") << config;
+    const std::string out = run({"inspect", folder.string()}).out;
+    for (const char* row : {"\nquantization        gptq\n", "\nunrotated layers    2\n"})
+        EXPECT_NE(out.find(row), std::string::npos) << out;
 }
 
 TEST_F(Cli, InspectTellsADraftLayersShape) {
