@@ -114,7 +114,8 @@ void check_pass(const PassRows& pass) {
         for (const AttentionRow& row : group.rows) check_row(row, group.sequences);
     }
     for (const PassAngles& angles : pass.angles) {
-        require(pass.num_angles > 0 && angles.cos != nullptr && angles.sin != nullptr, "pass", "angles are missing");
+        const bool there = pass.num_angles > 0 && angles.cos != nullptr && angles.sin != nullptr;
+        require(pass.slots.empty() || there, "pass", "angles are missing");
         require((angles.query_cos == nullptr) == (angles.query_sin == nullptr), "pass",
                 "angles of queries are missing");
     }

@@ -9,6 +9,8 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/config_section.hpp"
+#include "engine/model/safetensors.hpp"
+#include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -240,6 +242,20 @@ Section text_section(const Architecture& of, const Section& top) {
     return {*inner, top.file, std::string(of.text_section)};
 }
 
+/// A folder with images: the class's flag counts, but transformers writes true there if nobody said otherwise, and does
+/// not tie a head that is in the files.
+void read_tied_embeddings(const Section& top, const Section& body, const std::filesystem::path& folder,
+                          ModelConfig& config) {
+    constexpr std::string_view key = "tie_word_embeddings";
+    if (top.find(key) == nullptr) return;
+    config.tied_embeddings = top.flag(key);
+    if (!config.tied_embeddings || body.flag_or(key, true)) return;
+    try {
+        config.tied_embeddings = !SafetensorsFolder::open(folder).contains(tensor_names(config).head + ".weight");
+    } catch (const InputError&) {  // reported when the weights are loaded
+    }
+}
+
 }  // namespace
 
 std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
@@ -278,6 +294,13 @@ std::vector<RopeConfig> ModelConfig::ropes() const {
         if (std::find(ropes.begin(), ropes.end(), layer.rope) == ropes.end()) ropes.push_back(layer.rope);
     }
     return ropes;
+}
+
+RopeConfig ModelConfig::rope() const {
+    const std::vector<LayerGroup> groups = layer_groups();
+    const auto rotated = std::find_if(groups.begin(), groups.end(),
+                                      [](const LayerGroup& group) { return group.rope.scaling != RopeScaling::none; });
+    return (rotated == groups.end() ? groups.front() : *rotated).rope;
 }
 
 std::vector<std::int64_t> ModelConfig::ropes_of_layers() const {
@@ -320,8 +343,7 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);
     of.read_layers(body, config);
-    if (config.model_type == "mistral3" && top.find("tie_word_embeddings") != nullptr)  // that of the class counts
-        config.tied_embeddings = top.flag("tie_word_embeddings");
+    if (config.model_type == "mistral3") read_tied_embeddings(top, body, folder, config);
     if (config.embedding_scale == 1.0 && !config.learned_positions) stretch_context(config);
     for (LayerConfig& layer : config.layers) {  // a window that is not shorter than the context is none
         if (layer.attention_window >= config.max_positions) layer.attention_window = 0;

@@ -143,8 +143,8 @@ struct ModelConfig {
     [[nodiscard]] bool has_experts() const { return expert_intermediate_size > 0; }
     /// Whether a final norm precedes the head; its kind is that of the last layer.
     [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place != NormPlace::after; }
-    /// RoPE configuration of the layers that see all positions; of the first layer if there are none.
-    [[nodiscard]] RopeConfig rope() const { return layer_groups().front().rope; }
+    /// RoPE configuration of the layers that see all positions, if any of them is rotated; else of the first that is.
+    [[nodiscard]] RopeConfig rope() const;
     /// longrope: the longest text with the short frequencies. All keys of a longer text have the long ones, so those
     /// of the text up to here are computed again when it grows longer. Without longrope: no text is longer.
     [[nodiscard]] std::int64_t longest_short_text() const;

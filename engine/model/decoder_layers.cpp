@@ -102,25 +102,24 @@ void DecoderLayers::find_angles(std::size_t rope, std::span<const ForwardRow> ro
     const auto half = static_cast<std::size_t>(config_.head_dim / 2);
     angles.cos.resize(rows.size() * half);
     angles.sin.resize(angles.cos.size());
-    bool same = true;  // for queries and keys
     for (std::size_t r = 0; r < rows.size(); ++r) {
         const ForwardRow& row = rows[r];
         ropes_[rope].fill(row.position, std::max(row.text_length, row.position + 1), angles.cos.data() + r * half,
                           angles.sin.data() + r * half);
-        same = same && ropes_[rope].query_factor(row.position) == 1.0F;
     }
-    kernels::PassAngles& pass =
-        pass_angles_.emplace_back(kernels::PassAngles{.cos = angles.cos.data(), .sin = angles.sin.data()});
-    if (same) return;
+    pass_angles_.push_back({.cos = angles.cos.data(), .sin = angles.sin.data()});
+    const auto grows = [&](const ForwardRow& row) { return ropes_[rope].query_factor(row.position) != 1.0F; };
+    if (std::none_of(rows.begin(), rows.end(), grows)) return;
     angles.query_cos = angles.cos;
     angles.query_sin = angles.sin;
-    for (std::size_t i = 0; i < angles.cos.size(); ++i) {
-        const float factor = ropes_[rope].query_factor(rows[i / half].position);
-        angles.query_cos[i] *= factor;
-        angles.query_sin[i] *= factor;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const float factor = ropes_[rope].query_factor(rows[r].position);
+        for (std::vector<float>* values : {&angles.query_cos, &angles.query_sin}) {
+            for (std::size_t i = r * half; i < (r + 1) * half; ++i) (*values)[i] *= factor;
+        }
     }
-    pass.query_cos = angles.query_cos.data();
-    pass.query_sin = angles.query_sin.data();
+    pass_angles_.back().query_cos = angles.query_cos.data();
+    pass_angles_.back().query_sin = angles.query_sin.data();
 }
 
 void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {

@@ -208,23 +208,31 @@ class Finder {
         matrix.group_of_column = find_integers(tensors_, name, {columns_});
         matrix.group_of_column_name = name;
         // compressed-tensors has -1 everywhere if the order is not needed.
-        const bool is_used = matrix.group_of_column != nullptr &&
-                             (name.ends_with(".g_idx") || word_at(matrix.group_of_column->data, 0) != 0xffffffffU);
+        bool is_used = matrix.group_of_column != nullptr && name.ends_with(".g_idx");
+        for (std::int64_t c = 0; matrix.group_of_column != nullptr && !is_used && c < columns_; ++c)
+            is_used = word_at(matrix.group_of_column->data, c) != 0xffffffffU;
         if (is_used) return;
         matrix.group_of_column = nullptr;
         find_group_size(matrix);
     }
 
-    /// The power of two that gives so many groups, of which the last may be shorter; config.json may name several.
+    /// From the number of groups, since config.json may name several sizes: equal groups, or a power of two with a
+    /// shorter last group.
     void find_group_size(GroupedMatrix& matrix) const {
-        std::int64_t size = 1;
-        while (quotient_up(columns_, size) > matrix.num_groups) size *= 2;
-        if (matrix.num_groups == 1) size = columns_;
-        matrix.columns_per_group = size;
-        if (quotient_up(columns_, size) != matrix.num_groups)
+        const std::int64_t count = matrix.num_groups, equal = columns_ % count == 0 ? columns_ / count : 0;
+        std::int64_t power = 1;
+        while (quotient_up(columns_, power) > count) power *= 2;
+        const bool fits = count > 1 && quotient_up(columns_, power) == count;
+        const auto refuse = [&](const std::string& expected) {
             throw InputError(matrix.scales->file, matrix.scales_name,
-                             "groups of a power of two, of " + std::to_string(columns_) + " inputs",
-                             std::to_string(matrix.num_groups) + " groups");
+                             expected + ", of " + std::to_string(columns_) + " inputs",
+                             std::to_string(count) + " groups");
+        };
+        if (equal == 0 && !fits) refuse("groups of one size");
+        if (equal != 0 && fits && equal != power)
+            refuse("groups of either " + std::to_string(equal) + " or " + std::to_string(power) +
+                   ", not possibly both");
+        matrix.columns_per_group = equal != 0 ? equal : power;
     }
 
     const SafetensorsFolder& tensors_;

@@ -175,7 +175,7 @@ void read_ministral3_layers(const Section& top, ModelConfig& config) {
     if (rope.find(growth) == nullptr) rope.refuse(growth, "a number, as in the published folders");
     read.query_growth = get_double_or(rope.json, growth, 0.0, rope.file, rope.within);
     if (!(read.query_growth >= 0.0 && read.query_growth <= 100.0)) rope.refuse(growth, "a number from 0 to 100");
-    read.original_max_positions = rope.size(period, max_context);
+    if (read.original_max_positions == 0) read.original_max_positions = rope.size(period, max_context);
     read_windows(top, window_of(top, 0), config);
 }
 
@@ -191,6 +191,7 @@ void read_mistral3_layers(const Section& top, ModelConfig& config) {
 void read_smollm3_layers(const Section& top, ModelConfig& config) {
     constexpr std::string_view key = "no_rope_layers";  // 0: without
     read_llama_attention(top, config, 2e6);
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
     const std::int64_t interval = top.size_or("no_rope_layer_interval", 4, max_layers);
     const Json* rotated = top.find(key);
     const bool is_list = rotated != nullptr && rotated->is_array() && std::ssize(*rotated) >= config.num_layers;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <new>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,34 +17,36 @@
 namespace longhaul::engine {
 namespace {
 
-/// What weights that lose precision in bf16 are, and what would keep it; "" if they do not.
-std::string rounding_of(const MatrixView& view, const std::string& tensor) {
-    const std::string rounded = " (" + tensor + ") are rounded to bf16; precision = fp32 keeps them ";
+/// Weights that lose precision in bf16, and what keeps it; empty if they do not.
+struct Rounding {
+    std::string weights, kept;
+};
+Rounding rounding_of(const MatrixView& view) {
     const std::string& dtype = view.elements->dtype_name;
     const bool is_float = view.elements->dtype == TensorType::f16 || view.elements->dtype == TensorType::f32;
-    if (is_float) return dtype + " weights" + rounded + "exactly";
-    if (view.form == StoredForm::scaled) return dtype + " weights times their scales" + rounded + "in f32";
-    if (view.form != StoredForm::grouped || view.groups.is_exact_in_bf16()) return "";
-    const std::string bits = std::to_string(view.groups.elements.bits);
-    std::string scaled = "weights of " + bits + " bits times their scales" + rounded + "in f32";
-    if (view.groups.type == ElementType::e2m1) return scaled;
-    return scaled + ", int" + bits + " nearly as they are, in " + (bits == "4" ? "a quarter" : "half") +
-           " of the memory";
+    if (is_float) return {dtype + " weights", "exactly"};
+    if (view.form == StoredForm::scaled) return {dtype + " weights times their scales", "in f32"};
+    if (view.form != StoredForm::grouped || view.groups.is_exact_in_bf16()) return {};
+    const int bits = view.groups.elements.bits;
+    Rounding rounding{"weights of " + std::to_string(bits) + " bits times their scales", "in f32"};
+    if (view.groups.type == ElementType::integer)
+        rounding.kept += ", int" + std::to_string(bits) + " nearly as they are, in " +
+                         (bits == 4 ? "a quarter" : "half") + " of the memory";
+    return rounding;
 }
 
 /// Adds a notice for each kind of weights that lose precision in bf16, whatever type config.json names.
 void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder& tensors,
                    std::vector<std::string>& notices) {
-    bool noted_floats = false, noted_others = false;
+    std::set<std::string> noted;
     for (const WeightPlan& plan : plans) {
-        if (plan.matrix == nullptr || (noted_floats && noted_others)) continue;
+        if (plan.matrix == nullptr) continue;
         for (const TensorPart& part : plan.parts) {
-            const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
-            bool& noted = view.form == StoredForm::floats ? noted_floats : noted_others;
-            const std::string rounding = noted ? "" : rounding_of(view, part.tensor);
-            if (rounding.empty()) continue;
-            notices.push_back("model: " + rounding);
-            noted = true;
+            const auto [weights, kept] =
+                rounding_of(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack));
+            if (weights.empty() || !noted.insert(weights).second) continue;
+            notices.push_back("model: " + weights + " (" + part.tensor +
+                              ") are rounded to bf16; precision = fp32 keeps them " + kept);
         }
     }
 }

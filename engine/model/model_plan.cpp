@@ -277,6 +277,12 @@ void put_layers(const ModelConfig& config, ByteWriter& writer) {
         }
     }
     for (const double value : {config.layers.front().query_scale, config.embedding_scale}) writer.put(value);
+    if (config.ropes().size() <= config.layer_groups().size() && config.model_type != "smollm3") return;
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const RopeConfig& rope = config.layer(at).rope;
+        writer.put(static_cast<std::int64_t>(rope.scaling));
+        for (const double value : {rope.theta, rope.factor}) writer.put(value);
+    }
 }
 
 /// What also distinguishes those of families that came later.
@@ -285,8 +291,8 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     for (const bool value : {layer.qkv_bias, layer.output_bias, layer.head_norm, layer.rope.truncate})
         writer.put(value);
     if (config.rope().query_growth != 0.0) writer.put(config.rope().query_growth);
-    if (config.ropes().size() <= config.layer_groups().size()) return;
-    for (const std::int64_t rope : config.ropes_of_layers()) writer.put(rope);
+    const bool may_have_mlp_bias = config.model_type == "smollm3" || config.model_type == "seed_oss";
+    if (may_have_mlp_bias) writer.put(layer.mlp_bias);
 }
 
 }  // namespace

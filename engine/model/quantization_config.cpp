@@ -149,7 +149,10 @@ void check_quantization_files(const std::filesystem::path& folder) {
         return read_json(folder / name, std::int64_t{1} << 24);
     };
     constexpr const char *gptq = "quantize_config.json", *modelopt = "hf_quant_config.json", *inner = "quantization";
-    if (const auto json = open(gptq)) check_gptq({*json, (folder / gptq).string()});
+    if (const auto json = open(gptq); json && json->is_object()) {
+        const Section section{*json, (folder / gptq).string()};
+        if (section.text_or("quant_method", "gptq") == "gptq") check_gptq(section);
+    }
     const auto json = open(modelopt);
     if (!json || !json->is_object() || !json->contains(inner) || !(*json)[inner].is_object()) return;
     const Section section{(*json)[inner], (folder / modelopt).string(), inner};

@@ -56,10 +56,11 @@ Json describe_rope(const engine::RopeConfig& rope) {
     Json json{{"scaling", scaling_name(rope.scaling)}, {"theta", rope.theta}};
     if (rope.scaling != engine::RopeScaling::standard) json["factor"] = rope.factor;
     if (rope.original_max_positions > 0) json["original_max_positions"] = rope.original_max_positions;
+    if (rope.query_growth != 0.0) json["query_growth"] = rope.query_growth;
     return json;
 }
 
-/// Layers with the same window and RoPE.
+/// Layers with the same window.
 Json describe_groups(const engine::ModelConfig& config) {
     Json groups = Json::array();
     for (const auto& group : config.layer_groups())

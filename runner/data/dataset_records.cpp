@@ -36,7 +36,7 @@ std::string needed_text(const Json& object, const std::string& key, const std::s
 struct JsonFields {
     Strings names;
     std::vector<Strings> needed;  ///< at least one of each group
-    /// What a field is called in published data; read where the field is absent, unless `column` names any of them.
+    /// What fields are called in published data; read where all of them are absent, unless `column` names any.
     std::vector<std::pair<std::string, std::string>> other_names = {};
 };
 
@@ -118,9 +118,12 @@ class JsonRecords : public RecordSource {
         const Json object = rows_->object(index);
         Json fields = object;
         for (const auto& [name, column] : renamed_) fields[name] = value_at(object, column);
+        const bool has_own = std::any_of(others_.begin(), others_.end(), [&](const auto& other) {
+            const auto found = fields.find(other.first);
+            return found != fields.end() && !found->is_null();
+        });
         for (const auto& [name, column] : others_) {
-            if (const auto found = fields.find(name); found == fields.end() || found->is_null())
-                fields[name] = value_at(object, column);
+            if (!has_own) fields[name] = value_at(object, column);
         }
         return record_of(fields, rows_->label(index));
     }

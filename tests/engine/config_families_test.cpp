@@ -205,6 +205,7 @@ TEST(ConfigFamilies, SmolLm3HasLayersWithoutRotation) {
     EXPECT_EQ(config.ropes().back().scaling, RopeScaling::none);
     EXPECT_EQ(config.layer_groups().size(), 1U) << "their keys and values are together";
     EXPECT_EQ(config.num_kv_heads, 4) << "the class's default";
+    EXPECT_TRUE(config.tied_embeddings) << "the class's default";
     const ModelConfig first = load_family("smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [0, 1, 1],
         "use_sliding_window": true, "sliding_window": 30, "rope_theta": "DELETE"})");
     EXPECT_EQ(first.layer(0).attention_window, 30) << "the layers without rotation have the windows";

@@ -52,7 +52,7 @@ TEST(GroupedMatrix, AwqPacksOutputsInAnOrderOfItsOwn) {
 TEST(GroupedMatrix, CompressedTensorsPacksRows) {
     const TensorFolder symmetric({{"w.weight_packed", {"I32", {1, 2}, word_bytes({counting, 0xfU})}},
                                   {"w.weight_scale", {"F32", {1, 3}, f32_bytes({1, 2, 3})}}});
-    EXPECT_EQ(weights_of(symmetric, 1, 9, {0, 1, 0, 9}), (std::vector<float>{-8, -7, -6, -5, -8, -6, -4, -2, 21}));
+    EXPECT_EQ(weights_of(symmetric, 1, 12, {0, 1, 0, 9}), (std::vector<float>{-8, -7, -6, -5, -8, -6, -4, -2, 21}));
     const TensorFolder eight({{"w.weight_packed", {"I32", {1, 2}, word_bytes({0x80ff0001, 0})}},
                               {"w.weight_scale", {"F32", {1, 1}, f32_bytes({0.5F})}}});
     EXPECT_EQ(weights_of(eight, 1, 8, {0, 1, 0, 5}), (std::vector<float>{-63.5F, -64, 63.5F, 0, -64}));
@@ -220,7 +220,7 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
     EXPECT_EQ(complaint("w.qzeros", &floats), "w.qzeros: expected shape [2, 1], as config.json says, got [1, 8]");
     EXPECT_EQ(complaint("w.scales", nullptr), "w.scales: expected a tensor of that name, got none");
     const StoredTensor three{"F32", {3, 8}, f32_bytes(std::vector<float>(24, 1))}, integers{"I8", {2, 4}, "abcdefgh"};
-    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of a power of two, of 8 inputs, got 3 groups");
+    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of one size, of 8 inputs, got 3 groups");
     EXPECT_EQ(complaint("w.scales", &integers), "w.scales: expected scales of BF16, F16 or F32, got I8");
     const StoredTensor flat{"F32", {8}, f32_bytes(std::vector<float>(8, 1))};
     EXPECT_EQ(complaint("w.scales", &flat), "w.scales: expected scales of shape [groups, 8], got [8]");
@@ -249,13 +249,17 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
               "w.weight_packed: expected only one of w.weight_packed and w.weight, got both");
 }
 
-// The size of the groups is the power of two that gives so many.
 TEST(GroupedMatrix, TheLastGroupMayBeShorter) {
-    const TensorFolder folder({{"w.weight_packed", {"I32", {1, 3}, word_bytes({~0U, ~0U, ~0U})}},
-                               {"w.weight_scale", {"F32", {1, 2}, f32_bytes({1, 2})}}});
+    const std::string words = word_bytes({~0U, ~0U, ~0U, ~0U}), two = f32_bytes({1, 2});
+    const TensorFolder odd({{"w.weight_packed", {"I32", {1, 4}, words}}, {"w.weight_scale", {"F32", {1, 2}, two}}});
     std::vector<float> expected(16, 7);
-    expected.resize(24, 14);
-    EXPECT_EQ(weights_of(folder, 1, 24, {0, 1, 0, 24}), expected);
+    expected.resize(25, 14);
+    EXPECT_EQ(weights_of(odd, 1, 25, {0, 1, 0, 25}), expected);
+    EXPECT_EQ(odd.complaint("w.weight", 1, 28),
+              "w.weight_scale: expected groups of either 14 or 16, not possibly both, of 28 inputs, got 2 groups");
+    const std::string six = f32_bytes({1, 2, 3, 4, 5, 6});
+    const TensorFolder equal({{"w.weight_packed", {"I32", {1, 4}, words}}, {"w.weight_scale", {"F32", {1, 6}, six}}});
+    EXPECT_EQ(weights_of(equal, 1, 30, {0, 1, 4, 2}), (std::vector<float>{7, 14})) << "groups of 5";
 }
 
 TEST(GroupedMatrix, GroupsOfMinus1AreInOrder) {

@@ -52,6 +52,7 @@ TEST_F(TaskTest, WmtJson) {
 {"translation": {"fr": "quatre"}}
 {"source": "", "translation": {"de": "vier"}}
 {"source": null, "translation": {"de": "sechs"}}
+{"source": "sieben", "translation": {"de": "seven", "en": "other"}}
 )");
     const auto data = bare("wmt", file, "source");
     EXPECT_EQ(show(*data, 0), "a: eins");
@@ -64,6 +65,8 @@ TEST_F(TaskTest, WmtJson) {
               "4! w.jsonl:4: source: expected a string, got nothing; column = source=NAME names another");
     EXPECT_EQ(show(*data, 4), "5! w.jsonl:5: source: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 5), "6: sechs");
+    EXPECT_EQ(show(*data, 6), "7: sieben");
+    EXPECT_EQ(data->reference(6, tokenizer_), std::nullopt) << "another's translation";
     Settings job = settings("wmt", file);
     job.prompt_template = write("bare", "{source}");
     job.column = {"source=translation.fr"};
