@@ -45,8 +45,9 @@ void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder
             const auto [weights, kept] =
                 rounding_of(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack));
             if (weights.empty() || !noted.insert(weights).second) continue;
-            notices.push_back("model: " + weights + " (" + part.tensor +
-                              ") are rounded to bf16; precision = fp32 keeps them " + kept);
+            std::string& notice = notices.emplace_back("model: ");
+            notice.append(weights).append(" (").append(part.tensor);
+            notice.append(") are rounded to bf16; precision = fp32 keeps them ").append(kept);
         }
     }
 }

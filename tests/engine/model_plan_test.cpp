@@ -125,6 +125,22 @@ TEST(ModelPlan, BiasesOfZerosMayBeDenied) {
     std::filesystem::remove_all(folder);
 }
 
+// transformers writes true for the class of folders with images if nobody said otherwise.
+TEST(ModelPlan, AHeadInTheFilesIsNotTiedAway) {
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("longhaul-tied-" + std::to_string(::getpid()));
+    for (const bool of_text : {false, true}) {
+        std::filesystem::copy(LONGHAUL_TEST_DATA "/parity/mistral3-ministral3", folder);
+        Json config = read_json(folder / "config.json");
+        config["tie_word_embeddings"] = true;
+        config["text_config"]["tie_word_embeddings"] = of_text;
+        std::filesystem::remove(folder / "config.json");
+        std::ofstream(folder / "config.json") << config;
+        EXPECT_EQ(ModelConfig::load(folder).tied_embeddings, of_text);
+        std::filesystem::remove_all(folder);
+    }
+}
+
 TEST(ModelPlan, ExpertsBeyondTheConfigsAreFaults) {
     const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/mixtral";
     ModelConfig config = ModelConfig::load(folder);
