@@ -223,16 +223,12 @@ class Finder {
         std::int64_t power = 1;
         while (quotient_up(columns_, power) > count) power *= 2;
         const bool fits = count > 1 && quotient_up(columns_, power) == count;
-        const auto refuse = [&](const std::string& expected) {
-            throw InputError(matrix.scales->file, matrix.scales_name,
-                             expected + ", of " + std::to_string(columns_) + " inputs",
-                             std::to_string(count) + " groups");
-        };
-        if (equal == 0 && !fits) refuse("groups of one size");
-        if (equal != 0 && fits && equal != power)
-            refuse("groups of either " + std::to_string(equal) + " or " + std::to_string(power) +
-                   ", not possibly both");
-        matrix.columns_per_group = equal != 0 ? equal : power;
+        const bool is_either = equal > 0 && fits && equal != power;
+        matrix.columns_per_group = equal > 0 ? equal : power;
+        if (!is_either && (equal > 0 || fits)) return;
+        const std::string sizes = equal == 0 ? "" : ", of " + std::to_string(equal) + " or of " + std::to_string(power);
+        throw InputError(matrix.scales->file, matrix.scales_name, "groups of one size",
+                         std::to_string(count) + " of " + std::to_string(columns_) + " inputs" + sizes);
     }
 
     const SafetensorsFolder& tensors_;

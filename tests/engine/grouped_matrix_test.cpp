@@ -220,7 +220,7 @@ TEST(GroupedMatrix, RefusesWhatItCannotRead) {
     EXPECT_EQ(complaint("w.qzeros", &floats), "w.qzeros: expected shape [2, 1], as config.json says, got [1, 8]");
     EXPECT_EQ(complaint("w.scales", nullptr), "w.scales: expected a tensor of that name, got none");
     const StoredTensor three{"F32", {3, 8}, f32_bytes(std::vector<float>(24, 1))}, integers{"I8", {2, 4}, "abcdefgh"};
-    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of one size, of 8 inputs, got 3 groups");
+    EXPECT_EQ(complaint("w.scales", &three), "w.scales: expected groups of one size, got 3 of 8 inputs");
     EXPECT_EQ(complaint("w.scales", &integers), "w.scales: expected scales of BF16, F16 or F32, got I8");
     const StoredTensor flat{"F32", {8}, f32_bytes(std::vector<float>(8, 1))};
     EXPECT_EQ(complaint("w.scales", &flat), "w.scales: expected scales of shape [groups, 8], got [8]");
@@ -256,7 +256,7 @@ TEST(GroupedMatrix, TheLastGroupMayBeShorter) {
     expected.resize(25, 14);
     EXPECT_EQ(weights_of(odd, 1, 25, {0, 1, 0, 25}), expected);
     EXPECT_EQ(odd.complaint("w.weight", 1, 28),
-              "w.weight_scale: expected groups of either 14 or 16, not possibly both, of 28 inputs, got 2 groups");
+              "w.weight_scale: expected groups of one size, got 2 of 28 inputs, of 14 or of 16");
     const std::string six = f32_bytes({1, 2, 3, 4, 5, 6});
     const TensorFolder equal({{"w.weight_packed", {"I32", {1, 4}, words}}, {"w.weight_scale", {"F32", {1, 6}, six}}});
     EXPECT_EQ(weights_of(equal, 1, 30, {0, 1, 4, 2}), (std::vector<float>{7, 14})) << "groups of 5";
