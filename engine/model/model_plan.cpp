@@ -62,8 +62,8 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
         std::int64_t number = -1;
         std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
         if (number < numbered.count) continue;
-        const std::string whole_prefix = prefix + std::to_string(number) + ".";
-        if (!numbered.mtp_marker.empty() && tensors.contains(whole_prefix + numbered.mtp_marker)) continue;
+        const std::string prefix_of_item = prefix + std::to_string(number) + ".";
+        if (!numbered.mtp_marker.empty() && tensors.contains(prefix_of_item + numbered.mtp_marker)) continue;
         faults.push_back(InputError::format(
             view.file, name,
             numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
