@@ -39,7 +39,7 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
 /// the rest.
 struct LastMember {
     std::string_view key, begin, end;
-    std::string_view alphabet;  ///< of the value; "": not checked, because a checksum protects it
+    std::string_view alphabet;  ///< of the value; "": not checked
 };
 constexpr LastMember logprobs_member{",\"logprobs\":", "[[[", "]]]", "[],.-+e0123456789"};
 constexpr LastMember resume_member{",\"resume\":", "\"", "\"", ""};
@@ -66,26 +66,37 @@ bool cut_last(std::string& line, const LastMember& member, std::string& value) {
     return true;
 }
 
-/// XXH3-64 of `tokens` (as in the field `resume`) and of everything else that the item continues with.
-std::string resume_checksum(const ResultRecord& record, std::string_view tokens) {
-    ContentHash hash;
-    const std::string numbers = std::to_string(record.key.sample) + " " + std::to_string(record.prompt_tokens);
-    for (const std::string_view part :
-         {std::string_view(record.id), std::string_view(numbers), std::string_view(record.statistics),
-          std::string_view(record.logprobs), tokens}) {
-        hash.add(part);
-        hash.add(std::string_view("\0", 1));
-    }
-    return hex(hash.value());
-}
-
-constexpr std::size_t checksum_digits = 16;
-
-/// The value of the field `resume`: a checksum, then the tokens.
+/// The value of the field `resume`: the tokens, each behind a blank.
 std::string resume_value(const ResultRecord& record) {
     std::string tokens;
     for (const std::int32_t token : record.token_ids) tokens.append(" ").append(std::to_string(token));
-    return "\"" + resume_checksum(record, tokens) + tokens + "\"";
+    return "\"" + tokens + "\"";
+}
+
+constexpr std::string_view checksum_key = ",\"checksum\":\"", checksum_end = "\"}";
+constexpr std::size_t checksum_digits = 16;
+
+/// Ends a journal line with the XXH3-64 of all that comes before that field.
+void append_checksum(std::string& line) {
+    line.pop_back();
+    const std::string checksum = hex(hash_of(line));
+    line.append(checksum_key).append(checksum).append(checksum_end);
+}
+
+/// Lines of older versions have none.
+enum class Checksum { none, right, wrong };
+
+/// Cuts the checksum off the end of a line, if there is one.
+Checksum cut_checksum(std::string& line) {
+    constexpr std::size_t size = checksum_key.size() + checksum_digits + checksum_end.size();
+    const std::size_t at = line.size() - std::min(size, line.size());
+    const std::string_view member = std::string_view(line).substr(at);
+    if (!member.starts_with(checksum_key) || !member.ends_with(checksum_end)) return Checksum::none;
+    const bool right =
+        hex(hash_of(std::string_view(line).substr(0, at))) == member.substr(checksum_key.size(), checksum_digits);
+    line.resize(at);
+    line += '}';
+    return right ? Checksum::right : Checksum::wrong;
 }
 
 engine::LossByPosition loss_of(const Json& json) {
@@ -196,15 +207,19 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     append_last(line, statistics_member, record.statistics);
     if (!record.statistics.empty()) append_last(line, resume_member, resume_value(record));
     append_last(line, logprobs_member, record.logprobs);
+    append_checksum(line);
     return line;
 }
 
 std::optional<ResultRecord> parse_journal(std::string_view line) {
     ResultRecord record;
     std::string rest(line);
+    const Checksum checksum = cut_checksum(rest);
+    if (checksum == Checksum::wrong) return std::nullopt;
     if (!cut_last(rest, logprobs_member, record.logprobs)) return std::nullopt;
     if (!cut_last(rest, resume_member, record.resume)) return std::nullopt;
     if (!cut_last(rest, statistics_member, record.statistics)) return std::nullopt;
+    if (checksum == Checksum::none) record.resume.clear();  // nothing continues from what may be damaged
     const Json json = engine::try_parse_json(rest);
     if (!json.is_object()) return std::nullopt;
     try {
@@ -226,11 +241,9 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
 }
 
 std::vector<std::int32_t> resume_tokens(const ResultRecord& record) {
-    if (record.resume.size() < checksum_digits + 2) return {};
-    const std::string_view value = std::string_view(record.resume).substr(1, record.resume.size() - 2);
-    const std::string_view written = value.substr(checksum_digits);
-    if (resume_checksum(record, written) != value.substr(0, checksum_digits)) return {};
     std::vector<std::int32_t> tokens;
+    if (record.resume.empty()) return tokens;
+    const std::string_view written = std::string_view(record.resume).substr(1, record.resume.size() - 2);
     for (const char *at = written.data(), *end = at + written.size(); at != end;) {
         const auto [next, error] = std::from_chars(at + 1, end, tokens.emplace_back());  // after a blank
         if (error != std::errc()) return {};

@@ -81,13 +81,12 @@ std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const 
 /// The opposite: rows with `num_best` tokens for which `logprobs_text` gives `text`. Empty if there are none.
 std::vector<std::int32_t> logprobs_rows(std::string_view text, std::int64_t num_best);
 
-/// Formats and parses a journal line (results/). nullopt if it is not a valid line. With `statistics` the line has the
-/// field `resume`, made of `token_ids`.
+/// Formats and parses a journal line (results/), which ends with a checksum of the rest. nullopt if it is not a valid
+/// line. With `statistics` the line has the field `resume`, made of `token_ids`.
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
 std::optional<ResultRecord> parse_journal(std::string_view line);
 
-/// The tokens in `resume` of a parsed record. Empty if they, or the other things that the item would continue with (its
-/// name, prompt length, log-probabilities and counters), are not those that were written.
+/// The tokens in `resume` of a parsed record. Empty if its line has none, or no checksum.
 std::vector<std::int32_t> resume_tokens(const ResultRecord& record);
 
 /// A line of stats.jsonl (with `index`, which is removed from the merged file). `drafts`: nullopt if nothing is
