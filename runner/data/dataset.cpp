@@ -110,7 +110,27 @@ class BookDataSet : public CheckedDataSet {
         return hex_text(hash.value());
     }
 
+    std::vector<std::string> notices(const engine::Tokenizer& tokenizer) const override {
+        if (wants_continuation(settings_)) return {};  // a short book fails
+        std::int64_t count = 0;
+        for (std::int64_t index = 0; index < size(); ++index) count += is_short(index, tokenizer) ? 1 : 0;
+        if (count == 0) return {};
+        return {std::to_string(count) + (count == 1 ? " book has" : " books have") + " fewer than prompt-tokens (" +
+                std::to_string(settings_.prompt_tokens) + ") tokens: all of " + (count == 1 ? "it is" : "each is") +
+                " the prompt"};
+    }
+
   private:
+    /// Whether a book has fewer tokens than the prompt should. Encodes only a book whose size leaves that open.
+    [[nodiscard]] bool is_short(std::int64_t index, const engine::Tokenizer& tokenizer) const {
+        constexpr std::int64_t max_token_bytes = 16, added = 8;  // on average; a tokenizer may add a blank
+        const std::int64_t wanted = prompt_ids(tokenizer), bytes = books_->text_bytes(index);
+        if (bytes / max_token_bytes > wanted) return false;
+        if (bytes + added < wanted) return true;
+        std::string error;
+        return std::ssize(first_ids(*books_, index, wanted, tokenizer, error)) < wanted && error.empty();
+    }
+
     std::string label(std::int64_t index) const override { return books_->label(index); }
 
     /// Number of tokens of the book in the prompt. A begin-of-text token counts as one of `prompt-tokens`.
@@ -220,7 +240,9 @@ class RecordDataSet : public CheckedDataSet {
         return text;
     }
 
-    std::vector<std::string> notices() const override { return records_->notices(); }
+    std::vector<std::string> notices(const engine::Tokenizer& /*tokenizer*/) const override {
+        return records_->notices();
+    }
 
   private:
     std::string label(std::int64_t index) const override { return records_->label(index); }

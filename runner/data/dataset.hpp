@@ -99,7 +99,7 @@ class DataSet {
     /// rank. Throws InputError if that fails.
     [[nodiscard]] virtual std::string fingerprint() const = 0;
     /// Lines for the user about the data as a whole, without "note: ". May read everything, so call it on one rank.
-    [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
+    [[nodiscard]] virtual std::vector<std::string> notices(const engine::Tokenizer& tokenizer) const = 0;
 };
 
 }  // namespace longhaul::runner

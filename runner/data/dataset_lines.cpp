@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/data/json_lines_check.hpp"
 #include "runner/data/sgm.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -78,6 +79,7 @@ IdFinder find_id(std::string_view bytes, std::string_view key) {
 LineSource::LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
                        std::string id_key)
     : shown_(std::move(shown)), id_key_(std::move(id_key)), file_(path), format_(format) {
+    if (format == LineFormat::json) check_is_json_lines(file_, path, shown_);
     format == LineFormat::sgm ? scan_segments(limit) : scan_lines(limit);
     block_ = {};
     if (lines_.empty()) {

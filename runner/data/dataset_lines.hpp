@@ -24,7 +24,8 @@ enum class LineFormat {
 class LineSource : public RowSource {
   public:
     /// Indexes the first `limit` items of the file; 0 = all. `shown` is the file's name in labels; `id_key` the member
-    /// of a json line that is its id. Throws InputError if the file is unreadable or has no item.
+    /// of a json line that is its id. Throws InputError if the file is unreadable, has no item, or is to be json and
+    /// cannot be JSONL (json_lines_check.hpp).
     LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
                std::string id_key = "id");
     LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit)

@@ -89,6 +89,14 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     }
 }
 
+std::string option_called(std::string name) {
+    if (name == "max_completion_tokens" || name == "max_new_tokens") return "max-tokens";
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto found =
+        std::find_if(item_keys().begin(), item_keys().end(), [&](const auto& entry) { return entry.first == name; });
+    return found == item_keys().end() ? "" : name;
+}
+
 std::shared_ptr<const Settings> with_options(const Json& options, const Settings& job, const std::string& where) {
     if (!options.is_object()) throw InputError(where, "options", "an object", engine::describe(options));
     auto settings = std::make_shared<Settings>(job);

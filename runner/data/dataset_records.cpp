@@ -23,10 +23,8 @@ std::optional<std::string> optional_text(const Json& object, const std::string& 
     return text_member(object, key, where);
 }
 
-/// A member that must be present and not empty.
+/// A text that is not empty.
 std::string needed_text(const Json& object, const std::string& key, const std::string& where) {
-    if (engine::find_member(object, key, where) == nullptr)
-        throw InputError(where, key, "a string", "nothing", "column = " + key + "=NAME names another");
     std::string text = text_member(object, key, where);
     if (text.empty()) throw InputError(where, key, "a text", "an empty string");
     return text;
@@ -96,10 +94,42 @@ Json value_at(const Json& object, const std::string& column) {
     return outer != object.end() && outer->is_object() ? value_at(*outer, column.substr(dot + 1)) : Json();
 }
 
+/// "'id', 'text'": the members of an object, as far as a message should list them.
+std::string member_names(const Json& object) {
+    constexpr std::size_t max_names = 8;
+    std::string names;
+    std::size_t count = 0;
+    for (const auto& [name, value] : object.items()) {
+        if (count++ == max_names) return names + ", …";
+        names += (names.empty() ? "" : ", ") + in_quotes(name);
+    }
+    return names.empty() ? "no field" : names;
+}
+
+const char* type_of(const std::string& field) {
+    return field == "length" ? "an integer" : field == "messages" ? "an array of messages" : "a string";
+}
+
+/// Refuses a line without the field that is called `column` there.
+[[noreturn]] void refuse_absent(const Json& object, const std::string& field, const std::string& column,
+                                const std::string& where) {
+    if (object.contains(column)) throw InputError(where, field, type_of(field), "null");
+    Strings members;
+    for (const auto& [name, value] : object.items()) members.push_back(name);
+    const std::string near = nearest_word(column, members);
+    throw InputError(where, field, type_of(field) + (column == field ? "" : " in " + in_quotes(column)),
+                     "nothing, the line has " + member_names(object),
+                     near.empty() ? "column = " + field + "=NAME names another"
+                                  : "did you mean column = " + field + "=" + engine::printable(near) + "?");
+}
+
 class JsonRecords : public RecordSource {
   public:
     JsonRecords(const Settings& settings, Strings names, const JsonFields& fields)
-        : rows_(open_rows(settings, fields)), names_(std::move(names)) {
+        : rows_(open_rows(settings, fields)),
+          names_(std::move(names)),
+          needed_(fields.needed),
+          is_table_(is_table(settings.data)) {
         for (const std::string& name : fields.names) {
             if (const std::string column = column_of(settings, name); column != name)
                 renamed_.emplace_back(name, column);
@@ -125,6 +155,7 @@ class JsonRecords : public RecordSource {
         for (const auto& [name, column] : others_) {
             if (!has_own) fields[name] = value_at(object, column);
         }
+        check_needed(fields, object, rows_->label(index));
         return record_of(fields, rows_->label(index));
     }
 
@@ -134,8 +165,26 @@ class JsonRecords : public RecordSource {
   private:
     [[nodiscard]] virtual Record record_of(const Json& object, const std::string& where) const = 0;
 
+    /// Throws InputError if a needed field is absent. `object`: the line as it is, `fields`: by the names of the task.
+    void check_needed(const Json& fields, const Json& object, const std::string& where) const {
+        const auto is_there = [&](const std::string& name) {
+            const auto found = fields.find(name);
+            return found != fields.end() && !found->is_null();
+        };
+        for (const Strings& group : needed_) {
+            if (std::any_of(group.begin(), group.end(), is_there)) continue;
+            // The columns of a table were found when it was opened.
+            if (is_table_) throw InputError(where, group.front(), type_of(group.front()), "nothing");
+            const auto renamed = std::find_if(renamed_.begin(), renamed_.end(),
+                                              [&](const auto& entry) { return entry.first == group.front(); });
+            refuse_absent(object, group.front(), renamed == renamed_.end() ? group.front() : renamed->second, where);
+        }
+    }
+
     std::unique_ptr<RowSource> rows_;
     Strings names_;
+    std::vector<Strings> needed_;  ///< JsonFields::needed
+    bool is_table_;
     std::vector<std::pair<std::string, std::string>> renamed_;  ///< field and its name in the data
     std::vector<std::pair<std::string, std::string>> others_;   ///< JsonFields::other_names
 };
@@ -255,8 +304,38 @@ class PromptRecords : public JsonRecords {
     }
     bool takes_messages() const override { return true; }
     bool has_messages() const override { return rows().has_member(column_of(settings_, "messages")); }
+    std::vector<std::string> notices() const override {
+        constexpr std::int64_t max_rows = 100;  // an option is in every line, or in none
+        for (std::int64_t index = 0; index < std::min(size(), max_rows) && !is_table(settings_.data); ++index) {
+            try {
+                if (std::string notice = notice_of(index); !notice.empty()) return {std::move(notice)};
+            } catch (const InputError&) {  // an item that fails
+            }
+        }
+        return {};
+    }
 
   private:
+    /// A line for the user if the item has options beside its prompt, where vLLM's users write them.
+    [[nodiscard]] std::string notice_of(std::int64_t index) const {
+        const Json object = rows().object(index);
+        Json ignored = Json::object();
+        std::string names;
+        for (const auto& [name, value] : object.items()) {
+            const std::string option = option_called(name);
+            const bool read = std::any_of(settings_.column.begin(), settings_.column.end(),
+                                          [&](const std::string& entry) { return entry.ends_with("=" + name); });
+            if (option.empty() || read || value.is_null()) continue;
+            ignored[option] = value;
+            names += (names.empty() ? "" : ", ") + name;
+        }
+        if (names.empty()) return "";
+        const bool one = ignored.size() == 1;
+        return rows().label(index) + ": " + names + (one ? " is" : " are") +
+               " ignored; \"options\": " + engine::printable(engine::json_text(ignored), 200) + " sets " +
+               (one ? "it" : "them");
+    }
+
     /// If `column` names only one of prompt and messages, the other is not read.
     static JsonFields fields_of(const Settings& settings) {
         Strings forms{"prompt", "messages"};

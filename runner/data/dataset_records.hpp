@@ -63,6 +63,9 @@ std::string text_member(const engine::Json& object, const std::string& key, cons
 void set_generation_key(Settings& settings, const std::string& key, const engine::Json& value, const std::string& where,
                         const std::string& field);
 
+/// The generation key that other programs call `name` ("max_tokens"); "" if there is none.
+std::string option_called(std::string name);
+
 /// The job's settings changed by the object "options" of an item. Only generation keys are allowed. Throws InputError.
 std::shared_ptr<const Settings> with_options(const engine::Json& options, const Settings& job,
                                              const std::string& where);

@@ -184,8 +184,8 @@ class JobChecker {
         // The fingerprint reads all the data: compute it only if there is one to compare with.
         if (fs::exists(run_folder_of(report_.settings).root / "identity.json"))
             attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
-        for (std::string& notice : data->notices()) report_.warnings.push_back("data: " + notice);
         if (!tokenizer_) return;
+        for (std::string& notice : data->notices(*tokenizer_)) report_.warnings.push_back("data: " + notice);
         ItemSurvey survey = survey_items(*data, *tokenizer_, report_.settings,
                                          max_item_positions(report_.settings, report_.model->config),
                                          usable_processors(), max_failures_);

@@ -107,7 +107,8 @@ void log_start(const Launch& launch) {
     log.say("rank 0: " + (seconds.data() + load.how));
     log.say("resolved settings:\n" + format_settings(launch.settings));
     std::vector<std::string> notices = launch.loaded.model->notices();
-    for (std::string& notice : launch.loaded.data->notices()) notices.push_back(std::move(notice));
+    for (std::string& notice : launch.loaded.data->notices(*launch.loaded.tokenizer))
+        notices.push_back(std::move(notice));
     if (!launch.loaded.drafts.notice().empty()) notices.push_back(launch.loaded.drafts.notice());
     for (const std::string& notice : notices) {
         log.say("note: " + notice);

@@ -227,10 +227,10 @@ TEST_F(BatchTest, BadLinesFailAlone) {
 }
 
 TEST_F(BatchTest, SeveralModelsAreNoticed) {
-    EXPECT_TRUE(DataSet::open(job(completion("a") + completion("b")))->notices().empty());
+    EXPECT_TRUE(DataSet::open(job(completion("a") + completion("b")))->notices(tokenizer_).empty());
     const std::string other =
         R"({"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"model": "z", "prompt": "x"}})";
-    EXPECT_EQ(DataSet::open(job(completion("a") + other))->notices(),
+    EXPECT_EQ(DataSet::open(job(completion("a") + other))->notices(tokenizer_),
               std::vector<std::string>{"the requests name 2 models (m, z): the job's model answers all of them"});
 }
 

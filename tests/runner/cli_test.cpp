@@ -354,7 +354,8 @@ TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     const Ended gpu = run({"check", "job.cfg", "--device=gpu"});
     EXPECT_TRUE(gpu.out.find("got 'gpu'; did you mean 'cuda'?") != std::string::npos) << gpu.out << gpu.err;
     const Ended wmt = run({"check", "job.cfg", "--task=wmt"});
-    EXPECT_NE(wmt.out.find("got nothing; column = source=NAME names another"), std::string::npos) << wmt.out << wmt.err;
+    EXPECT_NE(wmt.out.find("got nothing, the line has 'prompt'; column = source=NAME names another"), std::string::npos)
+        << wmt.out << wmt.err;
     write("p.jsonl", "{\"prompt\": \"a\\u001b[31mb\"}\n");
     EXPECT_NE(run({"check", "job.cfg"}).out.find("a\\x1b[31mb"), std::string::npos)
         << "not as the terminal would read it";

@@ -62,7 +62,8 @@ TEST_F(TaskTest, WmtJson) {
     EXPECT_EQ(show(*data, 2), "3: drei") << "as Hugging Face's datasets of WMT have it";
     EXPECT_EQ(data->reference(2, tokenizer_), "three");
     EXPECT_EQ(show(*data, 3),
-              "4! w.jsonl:4: source: expected a string, got nothing; column = source=NAME names another");
+              "4! w.jsonl:4: source: expected a string, got nothing, the line has 'translation'; column = source=NAME "
+              "names another");
     EXPECT_EQ(show(*data, 4), "5! w.jsonl:5: source: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 5), "6: sechs");
     EXPECT_EQ(show(*data, 6), "7: sieben");
@@ -183,7 +184,8 @@ TEST_F(TaskTest, XsumLines) {
     EXPECT_EQ(data->reference(0, tokenizer_), "little");
     EXPECT_EQ(show(*data, 1), "2! x.jsonl:2: document: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 2),
-              "3! x.jsonl:3: summary: expected a string, got nothing; column = summary=NAME names another");
+              "3! x.jsonl:3: summary: expected a string, got nothing, the line has 'document'; column = summary=NAME "
+              "names another");
     EXPECT_EQ(show(*data, 3), "4! x.jsonl:4: document: expected a string, got an array of 1");
     EXPECT_EQ(show(*data, 4), "7! x.jsonl:5: id: expected every id once, got '7' again; line 1 has it");
     EXPECT_EQ(data->reference(2, tokenizer_), std::nullopt);
@@ -203,7 +205,8 @@ TEST_F(TaskTest, DollyLines) {
     EXPECT_TRUE(show(*data, 1).ends_with("### Context:\nIt rains.\n\n### Response:\n"));
     EXPECT_EQ(data->reference(1, tokenizer_), "Rain.");
     EXPECT_EQ(show(*data, 2),
-              "3! d.jsonl:3: instruction: expected a string, got nothing; column = instruction=NAME names another");
+              "3! d.jsonl:3: instruction: expected a string, got nothing, the line has 'context', 'response'; column = "
+              "instruction=NAME names another");
     EXPECT_EQ(show(*data, 3), "4! d.jsonl:4: context: expected a string, got 5");
     EXPECT_EQ(show(*bare("dolly", path, "category"), 1), "2: qa");
     EXPECT_EQ(open_error(settings("dolly", folder_)),
@@ -231,10 +234,13 @@ TEST_F(TaskTest, LongWriterLines) {
     EXPECT_EQ(show(*data, 1), "b! l.jsonl:2: length: expected an integer from 1 to 10000000, got 0");
     EXPECT_EQ(data->required_words(1), std::nullopt);
     EXPECT_EQ(show(*data, 2), "3! l.jsonl:3: length: expected an integer from 1 to 10000000, got \"1000\"");
-    EXPECT_EQ(show(*data, 3), "4! l.jsonl:4: length: expected an integer from 1 to 10000000, got nothing");
+    EXPECT_EQ(show(*data, 3),
+              "4! l.jsonl:4: length: expected an integer, got nothing, the line has 'prompt'; column = length=NAME "
+              "names another");
     EXPECT_EQ(show(*data, 4), "5! l.jsonl:5: prompt: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 5),
-              "6! l.jsonl:6: prompt: expected a string, got nothing; column = prompt=NAME names another");
+              "6! l.jsonl:6: prompt: expected a string, got nothing, the line has 'length'; column = prompt=NAME names "
+              "another");
     EXPECT_EQ(open_error(settings("longwriter", folder_)),
               folder_.string() +
                   ": expected a .jsonl or .parquet file with prompts and lengths, got a folder without tables");

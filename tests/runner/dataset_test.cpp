@@ -32,7 +32,10 @@ TEST_F(DataSetTest, BadJsonLinesFailAlone) {
         {R"({"id": "5", "prompt": "x"})", "5: x"},
         {R"({"prompt": )", "4! p.jsonl:4: prompt@11: expected '[', '{', or a literal, got end of input"},
         {R"({"prompt": "line 5"})", "5! p.jsonl:5: id: expected every id once, got '5' again; line 3 has it"},
-        {R"({"id": "no-prompt", "text": "x"})", "no-prompt! p.jsonl:6: prompt: expected a string, got nothing"},
+        {R"({"id": "no-prompt", "text": "x"})",
+         "no-prompt! p.jsonl:6: prompt: expected a string, got nothing, the line has 'id', 'text'; column = "
+         "prompt=NAME "
+         "names another"},
         {R"({"id": "b", "prompt": 7})", "b! p.jsonl:7: prompt: expected a string, got 7"},
         {R"({"id": 1.5, "prompt": "x"})", "8! p.jsonl:8: id: expected a string or an integer, got 1.5"},
         {R"({"id": ["x"], "prompt": "x"})", "9! p.jsonl:9: id: expected a string or an integer, got an array of 1"},
@@ -47,6 +50,7 @@ TEST_F(DataSetTest, BadJsonLinesFailAlone) {
         {"{\"id\": \"i\", \"prompt\": \"a\xED\xA0\x80\"}",
          R"(i! p.jsonl:16: prompt@25: expected JSON, got invalid string: ill-formed UTF-8 byte at the end of '"a\xed\xa0')"},
         {std::string("{\"id\": \"j\",\0 \"prompt\": \"x\"}", 27), "j! p.jsonl:17: @11: expected JSON, got a NUL byte"},
+        {R"({"id": "null", "prompt": null})", "null! p.jsonl:18: prompt: expected a string, got null"},
         {R"({"id": "last", "prompt": "still here"})", "last: still here"},
     };
     std::string text;
@@ -54,6 +58,96 @@ TEST_F(DataSetTest, BadJsonLinesFailAlone) {
     const auto data = open("prompts", write("p.jsonl", text));
     ASSERT_EQ(data->size(), static_cast<std::int64_t>(cases.size()));
     for (std::size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(show(*data, static_cast<std::int64_t>(i)), cases[i].shown);
+}
+
+TEST_F(DataSetTest, FilesThatAreNoJsonLinesAreRefusedAsAWhole) {
+    struct Case {
+        std::string name, text, got;
+    };
+    const std::string jq_lines = "; write each on one line: jq -c . FILE";
+    const std::vector<Case> cases{
+        {"p.csv", "prompt,answer\nx,y\n",
+         "a table of .csv; convert it: pandas.read_csv(FILE).to_json('data.jsonl', orient='records', lines=True)"},
+        {"gz.jsonl", "\x1f\x8b\x08", "a gzip file; unpack it: gunzip -k FILE"},
+        {"a.json", "[\n{\"prompt\": \"x\"}\n,{\"prompt\": \"y\"}]\n",
+         "a JSON array; write its elements as lines: jq -c '.[]' FILE"},
+        {"a1.json", "\xEF\xBB\xBF [{\"prompt\": \"x\"}, {\"prompt\": \"y\"}]",
+         "a JSON array; write its elements as lines: jq -c '.[]' FILE"},
+        {"long.json", "[{\"prompt\": \"" + std::string(100000, 'x') + "\"}]\n",
+         "a JSON array; write its elements as lines: jq -c '.[]' FILE"},
+        {"pretty.json", "{\r\n  \"prompt\": \"x\"\r\n}\r\n{\r\n  \"prompt\": \"y\"\r\n}\r\n",
+         "an object on several lines" + jq_lines},
+        {"program",
+         std::string("\x7f"
+                     "ELF\x02\0\0\n\0\n",
+                     10),
+         "a binary file"},
+        {"utf16.jsonl", std::string("\xff\xfe{\0", 4), "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8 FILE"},
+        {"sheet.xlsx", "PK\x03\x04",
+         "a zip file; unpack it; a sheet of Excel: pandas.read_excel(FILE).to_json(…, lines=True)"},
+    };
+    for (const Case& row : cases) {
+        const fs::path path = write(row.name, row.text);
+        for (const char* task : {"prompts", "dolly", "openai-batch"})
+            EXPECT_EQ(message_of([&] { open(task, path); }),
+                      row.name + ": expected JSONL, one object per line, got " + row.got);
+    }
+    EXPECT_TRUE(message_of([&] { open("pg19", folder_ / "a.json"); }).starts_with("a.json: expected JSONL"));
+}
+
+/// A first line that is bad in another way, or beside good ones, is one item that fails.
+TEST_F(DataSetTest, OneBadLineIsNoOtherFormat) {
+    const std::string good = "\n{\"id\": \"good\", \"prompt\": \"x\"}\n";
+    for (const std::string& bad : {std::string("[1]"), std::string("{\"prompt\": \0}", 13), std::string("prompt"),
+                                   std::string("{"), std::string("\"x\"")}) {
+        const auto data = open("prompts", write("p.jsonl", bad + good));
+        ASSERT_EQ(data->size(), 2) << bad;
+        EXPECT_TRUE(show(*data, 0).starts_with("1! p.jsonl:1: ")) << bad;
+        EXPECT_EQ(show(*data, 1), "good: x") << bad;
+    }
+    EXPECT_EQ(show(*open("prompts", write("p.csv", good)), 0), "good: x") << "the name alone decides nothing";
+    EXPECT_EQ(show(*open("prompts", write("p.txt", "[1]\n")), 0), "1: [1]");
+    EXPECT_EQ(show(*open("wmt", write("t.csv", "{\n\"a\"\n")), 0).find("! "), std::string::npos) << "lines of text";
+}
+
+TEST_F(DataSetTest, OptionsBesideThePromptAreNoticed) {
+    const auto notices = [&](const std::string& text, std::vector<std::string> columns = {}) {
+        Settings job = settings("prompts", write("p.jsonl", text));
+        job.column = std::move(columns);
+        std::vector<std::string> lines = DataSet::open(job)->notices(tokenizer_);
+        for (std::string& line : lines) line = short_form(line);
+        return lines;
+    };
+    const std::string line = "{\"prompt\": \"x\"}\n";
+    EXPECT_TRUE(notices(line + "{\"prompt\": \"x\", \"options\": {\"temperature\": 0}, \"label\": 3, \"seed\": null}\n")
+                    .empty());
+    EXPECT_EQ(notices("[\"\"]\n" + line + "{\"prompt\": \"x\", \"temperature\": 0, \"max_tokens\": 5}\n" +
+                      "{\"prompt\": \"x\", \"top_k\": 5}\n"),
+              std::vector<std::string>{"p.jsonl:3: max_tokens, temperature are ignored; \"options\": "
+                                       "{\"max-tokens\":5,\"temperature\":0} sets them"});
+    EXPECT_EQ(notices("{\"prompt\": \"x\", \"seed\": 7}\n"),
+              std::vector<std::string>{"p.jsonl:1: seed is ignored; \"options\": {\"seed\":7} sets it"});
+    EXPECT_TRUE(notices("{\"stop\": \"x\"}\n", {"prompt=stop"}).empty()) << "it is read";
+}
+
+TEST_F(DataSetTest, ShortBooksAreCounted) {
+    write("books/a.txt", std::string(50, 'a'));
+    write("books/b.txt", std::string(99, 'b'));
+    write("books/c.txt", std::string(100, 'c'));
+    write("books/d.txt", std::string(10000, 'd'));
+    Settings job = settings("pg19", folder_ / "books");
+    const auto notices = [&](std::int64_t tokens) {
+        job.prompt_tokens = tokens;
+        return DataSet::open(job)->notices(tokenizer_);
+    };
+    EXPECT_TRUE(notices(50).empty());
+    EXPECT_EQ(notices(51),
+              std::vector<std::string>{"1 book has fewer than prompt-tokens (51) tokens: all of it is the prompt"});
+    EXPECT_EQ(notices(100), std::vector<std::string>{
+                                "2 books have fewer than prompt-tokens (100) tokens: all of each is the prompt"});
+    EXPECT_EQ(notices(999999999).size(), 1U);
+    job.teacher_forced = true;
+    EXPECT_TRUE(notices(100).empty()) << "their items fail";
 }
 
 TEST_F(DataSetTest, PlainLines) {

@@ -105,7 +105,29 @@ TEST_F(TableFiles, ColumnsOfLines) {
     EXPECT_EQ(show(*data, 0), "a: one");
     EXPECT_EQ(show(*data, 1), "b: two");
     EXPECT_EQ(show(*data, 2), "a! p.jsonl:3: key: expected every id once, got 'a' again; line 1 has it");
-    EXPECT_EQ(show(*data, 3), "c! p.jsonl:4: prompt: expected a string, got nothing");
+    EXPECT_EQ(show(*data, 3),
+              "c! p.jsonl:4: prompt: expected a string in 'q.text', got nothing, the line has 'key', 'q'; column = "
+              "prompt=NAME names another");
+}
+
+TEST_F(TableFiles, AnAbsentColumnIsNamedWithThoseThatAreThere) {
+    Settings job =
+        settings("prompts", write("p.jsonl", R"({"id": "a", "question": "x"})"
+                                             "\n"
+                                             R"({"c1":1,"c2":1,"c3":1,"c4":1,"c5":1,"c6":1,"c7":1,"c8":1,"c9":1})"
+                                             "\n{}\n"));
+    job.column = {"prompt=questio"};
+    const auto data = DataSet::open(job);
+    EXPECT_EQ(
+        show(*data, 0),
+        "a! p.jsonl:1: prompt: expected a string in 'questio', got nothing, the line has 'id', 'question'; did you "
+        "mean column = prompt=question?");
+    EXPECT_EQ(show(*data, 1),
+              "2! p.jsonl:2: prompt: expected a string in 'questio', got nothing, the line has 'c1', 'c2', 'c3', 'c4', "
+              "'c5', 'c6', 'c7', 'c8', …; column = prompt=NAME names another");
+    EXPECT_EQ(show(*data, 2),
+              "3! p.jsonl:3: prompt: expected a string in 'questio', got nothing, the line has no field; column = "
+              "prompt=NAME names another");
 }
 
 TEST_F(TableFiles, KeysThatDoNotFitTheData) {
