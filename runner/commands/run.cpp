@@ -70,14 +70,16 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
     if (const std::optional<Finished> finished = open_run(launch)) {
         world.agree([&] {
             if (!world.is_first()) return;
-            std::fprintf(stderr, "longhaul: all %s items are done already\n", grouped(finished->items).c_str());
+            std::fprintf(stderr, "longhaul: %s\n",
+                         finished->items == 1
+                             ? "the one item is done already"
+                             : ("all " + grouped(finished->items) + " items are done already").c_str());
             join_if_last(launch.settings);
             print_answer(summary_of(launch.folder));
         });
         return exit_code_of(*finished);
     }
-    load_run(launch);
-    return carry_out(launch, [](const Summary& summary) { print_answer(summary.to_table()); }).code;
+    return load_and_carry_out(launch, [](const Summary& summary) { print_answer(summary.to_table()); }).code;
 }
 
 }  // namespace

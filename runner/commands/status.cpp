@@ -24,6 +24,7 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
+constexpr std::size_t max_error_bytes = 2000;
 constexpr std::size_t max_jobs = 4;  ///< most jobs to query; squeue's manual warns of too many calls
 
 /// Queue state of the jobs that ran the launches of a folder and of the job submitted for it. Each job is queried once.
@@ -121,6 +122,13 @@ std::string launch_line(const LeaseView& lease) {
     return what + age.data();
 }
 
+/// The error that ended the newest launch; "" if there was none, or it was not recorded.
+std::string error_of(const RunStatus& status) {
+    if (status.state != "failed" || !status.lease) return "";
+    const auto error = status.lease->ending.find("error");
+    return error == status.lease->ending.end() || !error->is_string() ? "" : error->get<std::string>();
+}
+
 std::string advice(const std::string& state) {
     if (state == "crashed") return "run the same command again: it resumes from the last checkpoint";
     if (state == "stopped") return "run the same command again: it resumes where it stopped";
@@ -137,7 +145,7 @@ void print_table(const RunFolder& folder, const RunStatus& status, const std::ve
     if (!status.progress.is_null()) {
         std::printf("progress  %s\n", progress_line(progress_of(status)).c_str());
     } else {
-        std::printf("progress  %s items done\n", grouped(status.done).c_str());
+        std::printf("progress  %s done\n", counted(status.done, "item", "items").c_str());
     }
     if (status.state == "running") {
         for (const Ordered& replica : status.replicas) {
@@ -150,7 +158,9 @@ void print_table(const RunFolder& folder, const RunStatus& status, const std::ve
     }
     if (status.stop_seconds > 0)
         std::printf("stop      took %.1f s at most, from the request to the end of the launch\n", status.stop_seconds);
-    const std::string what_now = advice(status.state);
+    const std::string error = error_of(status);
+    if (!error.empty()) std::printf("error     %s\n", engine::printable(error, max_error_bytes).c_str());
+    const std::string what_now = error.empty() ? advice(status.state) : "fix this, then run the same command again";
     if (!what_now.empty()) std::printf("next      %s\n", what_now.c_str());
 }
 
@@ -248,7 +258,8 @@ ShardsStatus read_shards_status(const std::filesystem::path& root) {
 }
 
 std::string items_text(const JobProgress& progress) {
-    std::string text = grouped(progress.done) + (progress.items > 0 ? " of " + grouped(progress.items) : "") + " items";
+    const std::int64_t all = progress.items > 0 ? progress.items : progress.done;
+    std::string text = (progress.items > 0 ? grouped(progress.done) + " of " : "") + counted(all, "item", "items");
     if (progress.failed > 0) text += " (" + grouped(progress.failed) + " failed)";
     return text;
 }
@@ -280,6 +291,8 @@ void print_shards(const std::filesystem::path& root, bool json) {
         const RunStatus& shard = status.shards[i];
         std::printf("shard %-3zu %-8s %s%s\n", i, shard.state.c_str(), items_text(progress_of(shard)).c_str(),
                     shard.lease && shard.state == "running" ? (", " + launch_line(*shard.lease)).c_str() : "");
+        if (const std::string error = error_of(shard); !error.empty())
+            std::printf("error     %s\n", engine::printable(error, max_error_bytes).c_str());
     }
     if (const std::string what_now = advice(status.state); !what_now.empty())
         std::printf("next      %s\n", what_now.c_str());

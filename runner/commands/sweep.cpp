@@ -188,8 +188,7 @@ SweepRun::PointEnd SweepRun::run_point(std::size_t index) {
                       .label = "point " + place,
                       .superseded_above = [this] { return hold_ && hold_->superseded(); }};
         if (open_run(launch)) return {.done = true};
-        load_run(launch);
-        const LaunchEnd end = carry_out(launch, [](const Summary&) {});
+        const LaunchEnd end = load_and_carry_out(launch, [](const Summary&) {});
         if (end.stop == StopReason::failures) return {.why = "max-failures: too many failed items"};
         const bool done =
             end.code == static_cast<int>(ExitCode::done) || end.code == static_cast<int>(ExitCode::items_failed);

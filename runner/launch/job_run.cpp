@@ -292,6 +292,7 @@ void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, 
     outcome.seconds = monitor.seconds();
     outcome.tokens = sum.emitted;
     outcome.rounds = sum.rounds;
+    outcome.resumed_items = sum.resumed_unfinished;  // collect() adds those that are finished
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
 
 std::string results_text(const RunFolder& folder, bool all_done) {
     return all_done ? (folder.root / "results.jsonl").string()
-                    : "unfinished; `longhaul results " + folder.root.string() + "` shows what there is";
+                    : "unfinished; `longhaul results " + folder.root.string() + " --partial` shows what there is";
 }
 
 Summary make_summary(const Launch& launch, const JobOutcome& outcome) {
@@ -216,26 +216,25 @@ void write_summary(const Launch& launch, const Summary& summary) {
     }
 }
 
+/// Why the launch ended early; "" if it did not, or if that was printed already.
+std::string why_it_ended(const Launch& launch, const JobOutcome& outcome) {
+    if (outcome.stop == StopReason::failures)
+        return "max-failures: expected fewer than " + std::to_string(launch.settings.max_failures) +
+               " failed items, got " + std::to_string(outcome.failed) + "; see " + launch.folder.log().string();
+    if (outcome.stop == StopReason::superseded)
+        return launch.folder.root.string() + ": expected to hold the run folder, got superseded by a later launch";
+    return "";
+}
+
 void set_ending(const Launch& launch, const Summary& summary, int code) {
     const bool stopped = code == static_cast<int>(ExitCode::stopped);
     if (!launch.hold) return;
-    launch.hold->set_ending({{"state", stopped                    ? "stopped"
-                                       : summary.outcome.all_done ? "finished"
-                                                                  : "failed"},
-                             {"exit_code", code}});
-}
-
-/// Rank 0: prints why the launch ended early, unless that was printed already.
-void say_why(const Launch& launch, const JobOutcome& outcome) {
-    if (outcome.stop == StopReason::failures) {
-        std::fprintf(stderr, "error: max-failures: expected fewer than %lld failed items, got %lld; see %s\n",
-                     static_cast<long long>(launch.settings.max_failures), static_cast<long long>(outcome.failed),
-                     launch.folder.log().c_str());
-    }
-    if (outcome.stop == StopReason::superseded) {
-        std::fprintf(stderr, "error: %s: expected to hold the run folder, got superseded by a later launch\n",
-                     launch.folder.root.c_str());
-    }
+    nlohmann::json ending{{"state", stopped                    ? "stopped"
+                                    : summary.outcome.all_done ? "finished"
+                                                               : "failed"},
+                          {"exit_code", code}};
+    if (const std::string why = why_it_ended(launch, summary.outcome); !why.empty()) ending["error"] = why;
+    launch.hold->set_ending(std::move(ending));
 }
 
 }  // namespace
@@ -252,6 +251,15 @@ Hold::~Hold() {
     if (const double seconds = seconds_since_stop_request(); seconds >= 0 && ending_.is_object())
         ending_["stop_seconds"] = seconds;
     lease_.end(ending_);
+}
+
+void Hold::set_ending(nlohmann::json ending) {
+    ending_ = std::move(ending);
+    is_ending_known_ = true;
+}
+
+void Hold::set_failure(int code, const std::string& line) {
+    if (!is_ending_known_) set_ending({{"state", "failed"}, {"exit_code", code}, {"error", line}});
 }
 
 void join_if_last(const Settings& settings) {
@@ -354,8 +362,22 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
                         ": expected the bytes of results.jsonl, got others; please report it");
         }
     });
-    if (world.is_first()) say_why(launch, outcome);
+    if (const std::string why = why_it_ended(launch, outcome); world.is_first() && !why.empty())
+        std::fprintf(stderr, "error: %s\n", why.c_str());
     return end;
+}
+
+LaunchEnd load_and_carry_out(Launch& launch, const std::function<void(const Summary&)>& report) {
+    try {
+        load_run(launch);
+        return carry_out(launch, report);
+    } catch (const AgreedFailure& failure) {
+        if (launch.hold) {
+            Log(launch.folder.log() / (std::to_string(launch.epoch) + ".log")).say("error: " + failure.line);
+            launch.hold->set_failure(failure.code, failure.line);
+        }
+        throw;
+    }
 }
 
 int exit_code_of(const Finished& finished) {

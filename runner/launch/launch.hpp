@@ -1,5 +1,5 @@
 // One launch of a job on all ranks, from opening its run folder to its summary. `longhaul run` does this once,
-// `longhaul sweep` once per point: open_run, load_run, carry_out.
+// `longhaul sweep` once per point: open_run, load_and_carry_out.
 #pragma once
 
 #include <atomic>
@@ -35,12 +35,15 @@ class Hold {
     /// Any thread: whether a later launch has taken over the folder.
     [[nodiscard]] bool superseded() const { return superseded_; }
     /// How the launch ended; "failed" unless set.
-    void set_ending(nlohmann::json ending) { ending_ = std::move(ending); }
+    void set_ending(nlohmann::json ending);
+    /// Why the launch failed, unless it is known how it ended.
+    void set_failure(int code, const std::string& line);
 
   private:
     Lease lease_;
     std::atomic<bool> superseded_{false};
     nlohmann::json ending_{{"state", "failed"}, {"exit_code", 1}};
+    bool is_ending_known_ = false;
     Pulse pulse_;
 };
 
@@ -83,6 +86,9 @@ void load_run(Launch& launch);
 /// Runs the job, and plain decoding if `baseline` is set, then records how it ended. `report` runs on rank 0 after
 /// the summary is written; all ranks agree on a StorageError that it throws. Collective.
 LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& report);
+
+/// load_run and carry_out. If the ranks agree on a failure, the launch's log and its ending record why. Collective.
+LaunchEnd load_and_carry_out(Launch& launch, const std::function<void(const Summary&)>& report);
 
 /// Rank 0, after a shard is done: joins all shards if it was the last. Throws StorageError.
 void join_if_last(const Settings& settings);

@@ -6,6 +6,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
+#include "engine/tokenizer/chat_template.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -46,10 +47,19 @@ Watchdog make_watchdog(const World& world, const JobPhase& phase) {
             }};
 }
 
-/// Results depend only on job and seed, not on the path of the data: replaces the path by "data".
-std::string without_data_path(std::string line, const std::string& data) {
-    for (std::size_t at = 0; (at = line.find(data, at)) != std::string::npos; at += 4)
-        line.replace(at, data.size(), "data");
+void replace_all(std::string& line, const std::string& path, const std::string& word) {
+    if (path.empty()) return;
+    for (std::size_t at = 0; (at = line.find(path, at)) != std::string::npos; at += word.size())
+        line.replace(at, path.size(), word);
+}
+
+/// Results depend only on job and seed, not on where the data, the model's folder and a chat template lie: their paths
+/// become "data", "model", and the template's name.
+std::string without_paths(std::string line, const Settings& settings) {
+    replace_all(line, settings.data.string(), "data");
+    replace_all(line, settings.model.string(), "model");
+    if (engine::ChatTemplate::is_path(settings.chat_template))
+        replace_all(line, settings.chat_template, std::filesystem::path(settings.chat_template).filename().string());
     return line;
 }
 
@@ -219,6 +229,8 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.options = options_of(prompt);
         item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
         item.earlier = earlier_output(item);
+        if (is_first() && store_.items().contains(item.checkpoint_key)) resumed_.insert(number);
+        totals_.resumed_unfinished = std::ssize(resumed_);
         return item;
     }
 }
@@ -251,7 +263,7 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.error = prompt.error;
     item.max_tokens = options_of(prompt)->max_tokens;
     ResultRecord failed = record_of(item, prompt.id);
-    failed.error = without_data_path(prompt.error, phase_.settings.data.string());
+    failed.error = without_paths(prompt.error, phase_.settings);
     record(failed, item);
 }
 
@@ -295,6 +307,8 @@ void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedIte
         note_storage_error(error.what());  // its checkpoint stays, and the next launch finishes the item again
         return;
     }
+    resumed_.erase(item.index);
+    totals_.resumed_unfinished = std::ssize(resumed_);
     totals_.done_items += 1;
     totals_.done_tokens += record.num_tokens;
     if (record.finish_reason != "error") return;

@@ -82,6 +82,7 @@ class ReplicaDriver {
     std::set<std::string> damaged_;                                 // lines that were logged already
     std::optional<TokenLedger> ledger_;                             // on the first rank of the replica
     std::set<std::int64_t> own_limits_;  // numbers of the items with a max-tokens of their own
+    std::set<std::int64_t> resumed_;     // numbers of the items that continue from a checkpoint; the first rank's
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

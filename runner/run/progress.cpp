@@ -41,6 +41,7 @@ LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots) {
         sum.failed_items += slot.failed_items;
         sum.done_tokens += slot.done_tokens;
         sum.kept_tokens += slot.kept_tokens;
+        sum.resumed_unfinished += slot.resumed_unfinished;
         sum.decode_microseconds += slot.decode_microseconds;
         sum.prefill_microseconds += slot.prefill_microseconds;
         sum.mixed_microseconds += slot.mixed_microseconds;

@@ -18,10 +18,11 @@ struct ReplicaTotals {
     std::int64_t emitted = 0, prefilled = 0, drafted = 0, accepted = 0, target_calls = 0, decode_tokens = 0;
     std::int64_t rounds = 0;
     std::int64_t done_items = 0, failed_items = 0, done_tokens = 0;
-    std::int64_t kept_tokens = 0;  ///< output tokens that the items it took began with
+    std::int64_t kept_tokens = 0;         ///< output tokens that the items it took began with
+    std::int64_t resumed_unfinished = 0;  ///< items that it took from a checkpoint and has not finished
     std::int64_t decode_microseconds = 0, prefill_microseconds = 0;
     std::int64_t mixed_microseconds = 0, mixed_tokens = 0;  ///< of passes that decode and also compute parts of prompts
 };
-static_assert(sizeof(ReplicaTotals) == 19 * sizeof(std::int64_t), "a slot of the board: words alone");
+static_assert(sizeof(ReplicaTotals) == 20 * sizeof(std::int64_t), "a slot of the board: words alone");
 
 }  // namespace longhaul::runner

@@ -158,6 +158,8 @@ std::string Summary::to_table() const {
     rows.emplace_back("resumed", counted(outcome.resumed_items, "item", "items") + ", " +
                                      counted(outcome.recomputed_tokens, "token", "tokens") + " computed again");
     rows.emplace_back("results", results);
+    if (settings.task == "openai-batch" && outcome.all_done)
+        rows.emplace_back("answers", "batch_output.jsonl beside it, as OpenAI's batch API writes them");
     std::size_t width = 0;
     for (const auto& row : rows) width = std::max(width, row.first.size());
     std::string table;

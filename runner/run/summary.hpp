@@ -21,7 +21,7 @@ struct BaselineReport {
 struct Summary {
     JobOutcome outcome;
     Settings settings;
-    std::string results;       ///< path of results.jsonl, or for an unfinished run the command `longhaul results RUN`
+    std::string results;       ///< path of results.jsonl, or for an unfinished run the command that shows its texts
     std::string results_hash;  ///< XXH3-64 of results.jsonl; "" for an unfinished run
     std::int64_t epoch = 1;    ///< of the launch that prints it
     int ranks = 1, replicas = 1, threads = 1;

@@ -82,11 +82,17 @@ def errors_once(bench):
         check(word in lines[0], f"{name}: expected {word!r} in {lines[0]!r}")
         check(done.seconds < 30, f"{name}: took {done.seconds:.1f} s")
     check(not (bench.folder / "run" / "results.jsonl").exists(), "nothing was generated")
+    status = bench.command("status", bench.folder / "run").output
+    check(re.search(r"\nerror     .*model.safetensors.*\nnext      fix this, ", status), f"the reason of the newest launch\n{status}")
 
 
 def wait_for_checkpoint(run, rounds=1):
     wait_for(lambda: len([p for p in Path(run, "checkpoints").glob("*.h5") if p.name.count(".") == 1]) >= rounds,
              "a checkpoint is there")
+
+
+def wait_for_checkpoint_of(run, epoch):
+    wait_for(lambda: list(Path(run, "checkpoints").glob(f"*-{epoch}-*.h5")), f"a checkpoint of launch {epoch} is there")
 
 
 def stop_request(bench):
@@ -100,6 +106,7 @@ def stop_request(bench):
     check(launch.alive(), "the run is under way when it is asked to stop")
     launch.signal(signal.SIGUSR1)
     done = expect(launch.wait(30), 75, "stopped")
+    check(f"unfinished; `longhaul results {run} --partial` shows what there is" in done.output, done.output)
     status = json.loads(bench.command("status", run, "--json").output)
     check(status["state"] == "stopped", f"state {status['state']}")
     begun = status["launch"]
@@ -107,6 +114,13 @@ def stop_request(bench):
     check("first token after" in bench.command("status", run).output, "and in words")
     partial = bench.command("results", run, "--partial")
     check('"finish_reason":"partial"' in partial.output, f"partial results\n{partial.output[:300]}{partial.errors}")
+    again = bench.start(job, 2)
+    wait_for_checkpoint_of(run, 2)
+    again.signal(signal.SIGUSR1)
+    twice = expect(again.wait(30), 75, "stopped again")
+    count = json.loads((run / "summary.json").read_text())["resumed_items"]
+    check(count >= 2 and re.search(rf"resumed +{count} items, 0 tokens computed again", twice.output),
+          f"both replicas continued an item: {twice.output}")
     expect(bench.run(job, 3), 0, "resumed on 3 ranks")
     check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
     lines = statistics(run)

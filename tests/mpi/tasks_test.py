@@ -126,6 +126,15 @@ def messages(bench):
     job = bench.job(data=write_lines(bench.folder / "p.jsonl", lines), chat_template="llama3")
     expect(bench.run(job, 2), 3, "bad lines")
     check_run(bench, ["1", "m", "3", "4", "5"], {"3": "options.batch", "4": "'temperature'", "5": "data:5"})
+    template = bench.folder / "faulty.jinja"
+    template.write_text("{{ messages[0].content + 1 }}")
+    folder = f"--output={bench.folder}/other"
+    for option, word in ((f"--chat-template={template}", "faulty.jinja:1"), ("--chat-template=auto", "model: chat_template: expected")):
+        expect(bench.run(job, 1, option, folder), 3, option)
+        errors = [line["error"] for line in results(bench.folder / "other") if line["finish_reason"] == "error"]
+        check(any(word in error for error in errors), errors)
+        check(not any(str(bench.folder) in error for error in errors), f"results do not depend on where the model lies: {errors}")
+        shutil.rmtree(bench.folder / "other")
 
 
 def tables(bench):
@@ -157,7 +166,8 @@ def openai_batch(bench):
     """Answers in the form of the API; after a kill, on more ranks and in shards they are the same bytes."""
     data = write_lines(bench.folder / "b.jsonl", list(requests(8)))
     job = bench.job(task="openai-batch", data=data, chat_template="llama2", checkpoint_tokens=100, checkpoint_seconds=0.1)
-    expect(bench.run(job, 1), 3, "one bad request")
+    done = expect(bench.run(job, 1), 3, "one bad request")
+    check("answers" in done.output and "batch_output.jsonl" in done.output, done.output)
     answers = (bench.folder / "run" / "batch_output.jsonl").read_bytes()
     lines = [json.loads(line) for line in answers.splitlines()]
     check([line["custom_id"] for line in lines] == [f"request-{n}" for n in range(8)] + ["bad"], "order of the input")

@@ -476,6 +476,35 @@ TEST_F(Cli, ARefusedWindowLeavesTheRunFolderFree) {
     EXPECT_NE(done.out.find("bits per byte"), std::string::npos) << done.out;
 }
 
+TEST_F(Cli, StatusSaysWhyALaunchFailed) {
+    const Ended failed = run({"run", "job.cfg"});
+    EXPECT_EQ(failed.exit_code, 1);
+    const std::string why = failed.err.substr(0, failed.err.find('\n')).substr(std::string("error: ").size());
+    EXPECT_TRUE(why.ends_with("m/config.json: expected a readable file, got No such file or directory")) << failed.err;
+    EXPECT_NE(slurp(folder_ / "out/log/1.log").find(" error: " + why + "\n"), std::string::npos);
+    const Ended table = run({"status", "out"});
+    EXPECT_NE(table.out.find("\nprogress  0 items done\nerror     " + why +
+                             "\nnext      fix this, then run the same command again\n"),
+              std::string::npos)
+        << table.out;
+    const auto json = nlohmann::json::parse(run({"status", "out", "--json"}).out);
+    EXPECT_EQ(json.at("ending"), nlohmann::json({{"state", "failed"}, {"exit_code", 1}, {"error", why}}));
+}
+
+TEST_F(Cli, OneItemIsNotSeveral) {
+    const std::vector<std::string> arguments{"run", "job.cfg", std::string("--model=") + LONGHAUL_DEMO_MODEL,
+                                             "--max-tokens=2", "--threads=1"};
+    ASSERT_EQ(run(arguments).exit_code, 0);
+    EXPECT_NE(run(arguments).err.find("longhaul: the one item is done already\n"), std::string::npos);
+    auto part = arguments;
+    part.insert(part.end(), {"--shard=0/2", "--output=parts"});
+    write("p.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": \"y\"}\n");
+    ASSERT_EQ(run(part).exit_code, 0);
+    const std::string status = run({"status", "parts"}).out;
+    EXPECT_NE(status.find("progress  1 item, "), std::string::npos) << status;
+    EXPECT_NE(status.find("finished 1 of 1 item\n"), std::string::npos) << status;
+}
+
 TEST(TextStream, ShowsWhatIsCertain) {
     TextStream stream({"END", "\n\n"});
     EXPECT_EQ(stream.push("abc E"), "abc ");

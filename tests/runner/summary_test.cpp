@@ -28,6 +28,17 @@ TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
 }
 
+TEST(Summary, NamesTheAnswersOfABatch) {
+    Summary summary;
+    summary.settings.task = "openai-batch";
+    EXPECT_EQ(summary.to_table().find("batch_output.jsonl"), std::string::npos) << "not written yet";
+    summary.outcome.all_done = true;
+    EXPECT_NE(summary.to_table().find("\n  answers      batch_output.jsonl beside it"), std::string::npos)
+        << summary.to_table();
+    summary.settings.task = "prompts";
+    EXPECT_EQ(summary.to_table().find("batch_output.jsonl"), std::string::npos);
+}
+
 TEST(Summary, SaysWhyTheFirstItemFailed) {
     Summary summary;
     summary.outcome.items = summary.outcome.done = 5;
