@@ -26,6 +26,15 @@ std::int64_t runnable(const ItemSurvey& items) {
     return items.inputs - items.failed;
 }
 
+std::int64_t items_at_a_time(const JobReport& report) {
+    return std::min(report.settings.batch, report.items->positions.size());
+}
+
+/// Seconds that reading takes if plain decoding of all items brings them to their last token; 0: unknown.
+double total_seconds(const JobReport& report, double bytes_per_second) {
+    return bytes_per_second > 0 ? report.read_bytes / bytes_per_second : 0;
+}
+
 // Output as a table
 
 using Rows = std::vector<std::pair<std::string, std::string>>;
@@ -92,7 +101,7 @@ void add_first_prompt(Rows& rows, const FirstPrompt& prompt) {
                       counted(std::ssize(prompt.tokens), "token", "tokens") + ": " + ends_of(prompt.tokens));
 }
 
-/// Memory of a rank with one item, and time of a token that only reading limits.
+/// Memory of a rank with one item, and time of a token and of the job that only reading limits.
 void add_lengths(Rows& rows, const JobReport& report, double bytes_per_second) {
     for (const LengthCost& cost : report.lengths) {
         std::string text = size_text(cost.kv_bytes) + " of keys and values";
@@ -103,7 +112,17 @@ void add_lengths(Rows& rows, const JobReport& report, double bytes_per_second) {
                           1e3 * static_cast<double>(cost.read_bytes) / bytes_per_second);
             text += time;
         }
-        rows.emplace_back("at " + grouped(cost.positions) + " tokens", text);
+        rows.emplace_back("at " + counted(cost.positions, "token", "tokens"), text);
+    }
+    if (const double seconds = total_seconds(report, bytes_per_second); seconds > 0) {
+        const Counts& positions = report.items->positions;
+        char shown[32];
+        std::snprintf(shown, sizeof shown, "%.2g s", seconds);
+        rows.emplace_back("time", "at least about " + (seconds < 10 ? shown : duration_text(seconds)) + " for " +
+                                      counted(positions.size(), "item", "items") + " of up to " +
+                                      counted(positions.largest(), "token", "tokens") + ", " +
+                                      grouped(items_at_a_time(report)) +
+                                      " at a time in one replica, without drafts, if none ends before max-tokens");
     }
     if (bytes_per_second > 0) {
         char rate[64];
@@ -121,7 +140,7 @@ void add_needs(Rows& rows, const JobReport& report) {
         rows.emplace_back(
             "memory per rank",
             size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +
-                counted(report.settings.batch, "longest item", "longest items") +
+                counted(items_at_a_time(report), "longest item", "longest items") +
                 (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : "") +
                 (need.host_memory > 0 ? ", host-memory adds " + size_text(need.host_memory) : ""));
     }
@@ -225,6 +244,7 @@ Json to_json(const JobReport& report, double bytes_per_second) {
         if (bytes_per_second > 0) entry["seconds_at_least"] = static_cast<double>(cost.read_bytes) / bytes_per_second;
         json["lengths"].push_back(std::move(entry));
     }
+    if (const double seconds = total_seconds(report, bytes_per_second); seconds > 0) json["seconds_at_least"] = seconds;
     if (report.memory) {
         json["memory"] = {{"weights", report.memory->weights},        {"batch_kv", report.memory->batch_kv},
                           {"longest_kv", report.memory->longest_kv},  {"most_kv", report.memory->max_kv},

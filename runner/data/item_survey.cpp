@@ -57,6 +57,12 @@ void Counts::add(const Counts& others) {
     for (const auto& [number, times] : others.times_) add(number, times);
 }
 
+std::int64_t Counts::size() const {
+    std::int64_t all = 0;
+    for (const auto& [number, times] : times_) all += times;
+    return all;
+}
+
 std::int64_t Counts::sum() const {
     std::int64_t total = 0;
     for (const auto& [number, times] : times_) total += number * times;
@@ -64,9 +70,7 @@ std::int64_t Counts::sum() const {
 }
 
 std::int64_t Counts::quantile(double share) const {
-    std::int64_t all = 0;
-    for (const auto& [number, times] : times_) all += times;
-    const auto wanted = static_cast<std::int64_t>(std::ceil(share * static_cast<double>(all)));
+    const auto wanted = static_cast<std::int64_t>(std::ceil(share * static_cast<double>(size())));
     std::int64_t passed = 0;
     for (const auto& [number, times] : times_) {
         passed += times;

@@ -18,7 +18,8 @@ class Counts {
     void add(const Counts& others);
 
     [[nodiscard]] bool empty() const { return times_.empty(); }
-    [[nodiscard]] std::int64_t sum() const;  ///< of all entries
+    [[nodiscard]] std::int64_t size() const;  ///< number of entries
+    [[nodiscard]] std::int64_t sum() const;   ///< of all entries
     [[nodiscard]] std::int64_t largest() const { return times_.empty() ? 0 : times_.rbegin()->first; }
     /// Smallest value that at least the fraction `share` (0 to 1) of the entries does not exceed; 0 if empty.
     [[nodiscard]] std::int64_t quantile(double share) const;

@@ -65,6 +65,7 @@ struct JobReport {
     std::string longest_id;
     std::optional<FirstPrompt> first_prompt;
     std::vector<LengthCost> lengths;
+    double read_bytes = 0;     ///< total_read_bytes; 0: unknown
     std::int64_t threads = 0;  ///< with which this machine's CPU would run the job; 0: another device would
     std::optional<MemoryNeed> memory;
     std::optional<DiskNeed> disk;

@@ -82,13 +82,29 @@ TEST_F(CheckTest, ShowsTheFirstPromptAndWhatALengthCosts) {
     EXPECT_EQ(report.first_prompt->id, "a") << "the first that can run";
     EXPECT_EQ(report.first_prompt->text, "<|begin_of_text|>one");
     EXPECT_GT(report.first_prompt->tokens.size(), 1U);
-    ASSERT_EQ(report.lengths.size(), 3U) << "the demo's context is longer than the last";
+    const std::int64_t longest = report.items->positions.largest();
+    ASSERT_EQ(report.lengths.size(), 1U) << "no item is longer than the job's longest";
+    EXPECT_EQ(report.lengths[0].positions, longest);
+    const JobReport longer = check({{"max-tokens", "50000", "command line"}});
+    ASSERT_EQ(longer.lengths.size(), 3U);
     for (std::size_t i = 0; i < 3; ++i) {
-        const std::int64_t positions = std::array{4096, 32768, 102400}[i];
-        EXPECT_EQ(report.lengths[i].positions, positions);
-        EXPECT_EQ(report.lengths[i].kv_bytes, positions * 4096) << "8 layers, 2 KV heads of 64 dimensions, bf16";
-        EXPECT_GT(report.lengths[i].read_bytes, report.lengths[i].kv_bytes) << "the weights, too";
+        const std::int64_t positions = std::array<std::int64_t, 3>{4096, 32768, longest - 10 + 50000}[i];
+        EXPECT_EQ(longer.lengths[i].positions, positions);
+        const std::int64_t rows = (positions + 127) / 128 * 128;  // whole pages
+        EXPECT_EQ(longer.lengths[i].kv_bytes, rows * 4096) << "8 layers, 2 KV heads of 64 dimensions, bf16";
+        EXPECT_GT(longer.lengths[i].read_bytes, longer.lengths[i].kv_bytes) << "the weights, too";
     }
+}
+
+TEST_F(CheckTest, TheJobsTimeIsThatOfItsPassesOverTheWeights) {
+    const JobReport report = check({{"batch", "1", "command line"}});
+    ASSERT_EQ(report.lengths.size(), 1U);
+    const auto one_by_one = static_cast<double>(report.items->new_tokens * report.lengths[0].read_bytes);
+    EXPECT_GT(report.read_bytes, 0.9 * one_by_one) << "short texts: nearly all of it is weights";
+    EXPECT_LT(report.read_bytes, one_by_one);
+    const JobReport together = check({{"batch", "5000", "command line"}});
+    EXPECT_NEAR(together.read_bytes, report.read_bytes / 3, 0.1 * report.read_bytes) << "three share each pass";
+    EXPECT_EQ(check({{"mode", "perplexity", "command line"}}).read_bytes, 0);
 }
 
 TEST_F(CheckTest, AllFaultsAreListed) {

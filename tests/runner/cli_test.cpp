@@ -348,6 +348,11 @@ TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     for (const char* row :
          {"  model ", "  items ", "  prompt tokens ", "  new tokens ", "  memory per rank ", "  disk "})
         EXPECT_NE(good.out.find(row), std::string::npos) << row << good.out;
+    const Ended many = run({"check", "job.cfg", "--batch=5000"});
+    EXPECT_NE(many.out.find(" for the 1 longest item"), std::string::npos) << many.out;
+    EXPECT_NE(many.out.find("  at 7 tokens "), std::string::npos) << many.out;
+    EXPECT_EQ(many.out.find("  at 4,096 tokens "), std::string::npos) << many.out;
+    EXPECT_NE(many.out.find(" for 1 item of up to 7 tokens, 1 at a time "), std::string::npos) << many.out;
     const Ended short_of_memory = run({"check", "job.cfg", "--memory=1000"});
     EXPECT_EQ(short_of_memory.exit_code, 0);
     EXPECT_TRUE(short_of_memory.out.ends_with("kv-precision = int8\ncan run, with 1 warning\n")) << short_of_memory.out;
