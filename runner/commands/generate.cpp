@@ -1,7 +1,10 @@
 // `longhaul generate`: continues one prompt and streams the text to the terminal, in one process without MPI or in the
 // ranks of a launch, which share the model.
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -28,6 +31,7 @@ namespace longhaul::runner {
 namespace {
 
 constexpr std::int64_t max_prompt_bytes = std::int64_t{1} << 30;
+constexpr const char* standard_input = "standard input";
 constexpr int interrupted = 128 + SIGINT;  // exit code that a shell expects after Ctrl-C
 
 volatile std::sig_atomic_t stop_wanted = 0;
@@ -47,17 +51,35 @@ void write_out(const std::string& text) {
         throw StorageError("standard output: expected to write the text, got an error");
 }
 
+/// All of standard input.
+std::string read_input() {
+    std::string text;
+    std::array<char, 1 << 16> block{};
+    while (const std::size_t count = std::fread(block.data(), 1, block.size(), stdin)) {
+        text.append(block.data(), count);
+        if (static_cast<std::int64_t>(text.size()) > max_prompt_bytes)
+            throw InputError(standard_input, "", "at most " + size_text(max_prompt_bytes), "more");
+    }
+    if (std::ferror(stdin) != 0) throw InputError(standard_input, "", "readable bytes", std::strerror(errno));
+    return text;
+}
+
 std::string read_prompt(const CommandLine& line) {
     if (line.has("prompt") == line.has("prompt-file")) {
         throw UsageError(InputError::format("command line", "prompt", "one of --prompt and --prompt-file",
                                             line.has("prompt") ? "both" : "none", ""));
     }
     const std::string file = line.value("prompt-file");
-    std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, max_prompt_bytes);
+    const bool is_input = file == "-" || file == "/dev/stdin";
+    std::string text = is_input       ? read_input()
+                       : file.empty() ? line.value("prompt")
+                                      : engine::read_file(file, max_prompt_bytes);
     const std::size_t bad = first_bad_byte(text);
     if (bad == std::string::npos) return text;
     const std::string place = "@" + std::to_string(bad);
-    if (!file.empty()) throw InputError(file, place, "UTF-8 text", "byte " + engine::printable(text.substr(bad, 1)));
+    if (!file.empty())
+        throw InputError(is_input ? standard_input : file, place, "UTF-8 text",
+                         "byte " + engine::printable(text.substr(bad, 1)));
     throw UsageError(InputError::format("command line", "prompt" + place, "UTF-8 text", "another encoding", ""));
 }
 
@@ -159,12 +181,10 @@ struct Request {
     std::vector<std::int32_t> prompt;
 };
 
-/// `ranks`: of the launch; they form one tensor-parallel group.
-Request read_request(const std::vector<std::string>& arguments, int ranks, LoadedJob& loaded) {
-    const CommandLine line = parse_command_line(arguments, syntax_of("generate"));
+/// `text`: of the prompt. `ranks`: of the launch; they form one tensor-parallel group.
+Request read_request(const CommandLine& line, const std::string& text, int ranks, LoadedJob& loaded) {
     Request request{.settings = read_settings(line, ranks), .config = {}, .prompt = {}};
     const Settings& settings = request.settings;
-    const std::string text = read_prompt(line);
     request.config = engine::ModelConfig::load(settings.model);
     loaded.tokenizer = load_tokenizer(settings.model, request.config);
     request.prompt = make_prompt(loaded.tokenizer->encode(settings.chat ? as_chat(text, settings) : text),
@@ -227,7 +247,8 @@ int code_of(const Ending& ending) {
 
 int generate_alone(const std::vector<std::string>& arguments) {
     LoadedJob loaded;
-    Request request = read_request(arguments, 1, loaded);
+    const CommandLine line = parse_command_line(arguments, syntax_of("generate"));
+    Request request = read_request(line, read_prompt(line), 1, loaded);
     load_alone(request.settings, loaded);
     return code_of(generate(std::move(request), loaded));
 }
@@ -236,8 +257,15 @@ int generate_alone(const std::vector<std::string>& arguments) {
 int generate_together(World& world, const std::vector<std::string>& arguments, const Placement& placement) {
     LoadedJob loaded;
     loaded.placement = placement;
+    CommandLine line;
+    std::string text;
+    world.agree([&] {
+        line = parse_command_line(arguments, syntax_of("generate"));
+        if (world.is_first()) text = read_prompt(line);  // only the first rank has standard input
+    });
+    world.broadcast(text);
     Request request;
-    world.agree([&] { request = read_request(arguments, world.size(), loaded); });
+    world.agree([&] { request = read_request(line, text, world.size(), loaded); });
     world.split(world.size());
     load_engine(world, request.settings, loaded);
     const Ending ending = generate(std::move(request), loaded);

@@ -1,5 +1,5 @@
-// `longhaul inspect`: shows the contents of a model folder, a draft layer or a checkpoint file. Builds one description
-// and prints it as a table or as JSON.
+// `longhaul inspect`: shows the contents of a folder with a model, a draft layer or draft heads, or of a checkpoint.
+// Builds one description and prints it as a table or as JSON.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,6 +11,7 @@
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/draft/draft_layer_config.hpp"
+#include "engine/draft/heads.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/config.hpp"
@@ -161,6 +162,14 @@ Json describe_model(const fs::path& folder) {
     return json;
 }
 
+/// Of all tensors of a folder.
+std::int64_t num_parameters(const engine::SafetensorsFolder& folder) {
+    std::int64_t parameters = 0;
+    for (const auto& [name, view] : folder.tensors())
+        parameters += std::accumulate(view.shape.begin(), view.shape.end(), std::int64_t{1}, std::multiplies<>());
+    return parameters;
+}
+
 /// A draft layer, which has no tokenizer of its own. Whether it fits a target shows only beside that target.
 Json describe_draft_layer(const fs::path& folder, const std::string& method) {
     const std::string file = (folder / "config.json").string();
@@ -171,14 +180,15 @@ Json describe_draft_layer(const fs::path& folder, const std::string& method) {
         const auto found = tensors.tensors().find(name);
         return found == tensors.tensors().end() || found->second.shape.empty() ? 0 : found->second.shape.front();
     };
-    std::int64_t parameters = 0;
-    for (const auto& [name, view] : tensors.tensors())
-        parameters += std::accumulate(view.shape.begin(), view.shape.end(), std::int64_t{1}, std::multiplies<>());
     const bool own_head = tensors.contains(std::string(engine::eagle3_prefix) + "self_attn.q_proj.weight");
-    Json json{
-        {"kind", "draft layer"},    {"folder", folder.string()},
-        {"draft", method},          {"layout", own_head ? "EAGLE-3" : method == "eagle" ? "EAGLE 1 and 2" : method},
-        {"parameters", parameters}, {"dtype", config.dtype}};
+    Json json{{"kind", "draft layer"},
+              {"folder", folder.string()},
+              {"draft", method},
+              {"layout", own_head            ? "EAGLE-3"
+                         : method == "eagle" ? "EAGLE 1 and 2"
+                                             : method},
+              {"parameters", num_parameters(tensors)},
+              {"dtype", config.dtype}};
     describe_shape(config, json);
     if (own_head) json["draft_vocab_size"] = num_rows("lm_head.weight");
     if (method != "eagle") {
@@ -187,6 +197,27 @@ Json describe_draft_layer(const fs::path& folder, const std::string& method) {
     }
     json["rope"] = describe_rope(config.rope());
     json["kv_bytes_per_token"] = kv_bytes_per_token(config);
+    json["weights"] = describe_weights(folder);
+    return json;
+}
+
+/// Whether the folder holds draft heads without the model they belong to.
+bool holds_heads_alone(const fs::path& folder) {
+    const auto config = engine::try_parse_json(engine::read_file(folder / "config.json", std::int64_t{1} << 24));
+    return config.is_object() && config.contains("medusa_heads") && !config.contains("num_hidden_layers");
+}
+
+/// Draft heads. Whether they fit a target shows only beside that target.
+Json describe_heads(const fs::path& folder) {
+    const std::string file = (folder / "config.json").string();
+    engine::ModelConfig target;
+    target.hidden_size = engine::get_int(engine::read_json(file), "hidden_size", 1, std::int64_t{1} << 17, file);
+    const auto heads = engine::HeadsConfig::load(folder, target);
+    const std::string chained = heads.chained ? (*heads.chained ? "tokenswift" : "medusa") : "medusa or tokenswift";
+    Json json{{"kind", "draft heads"}, {"folder", folder.string()}, {"draft", chained}, {"heads", heads.num_heads}};
+    json["chained"] = heads.chained ? Json(*heads.chained) : Json("not recorded");
+    json["hidden_size"] = heads.hidden_size;
+    json["parameters"] = num_parameters(engine::SafetensorsFolder::open(folder));
     json["weights"] = describe_weights(folder);
     return json;
 }
@@ -266,6 +297,7 @@ std::string table_of(const Json& description) {
 
 Json describe_folder(const fs::path& folder) {
     const std::string method = engine::method_of_draft_layer(folder);
+    if (method.empty() && holds_heads_alone(folder)) return describe_heads(folder);
     return method.empty() ? describe_model(folder) : describe_draft_layer(folder, method);
 }
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -547,6 +548,10 @@ def generate(bench):
         done = expect(bench.run(bench.model, ranks, *options, verb="generate"), 0, f"{ranks} ranks")
         check(done.output == alone.output, f"{ranks} ranks: {done.output!r} instead of {alone.output!r}")
         check(done.errors.count("longhaul: 30 tokens") == 1, done.errors)
+    piped = subprocess.run(f"printf %s 'It is a' | mpirun -q --oversubscribe -n 2 {bench.binary} generate {bench.model} --prompt-file=- "
+                           + " ".join(options[1:]), shell=True, capture_output=True, text=True, timeout=60,
+                           env=dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
+    check(piped.stdout == alone.output, f"the prompt of standard input reaches all ranks: {piped}")
     for ranks, option, code, error in (
             (3, "--seed=1", 2, "number of ranks: tensor-parallel: expected 1, 2, 4 or 8, got '3'"),
             (2, "--seed=x", 2, "command line: seed: expected an integer from 0 to 18446744073709551615, got 'x'"),

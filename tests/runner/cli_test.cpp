@@ -36,7 +36,7 @@ std::string slurp(const fs::path& path) {
     return text.str();
 }
 
-/// Runs the program in a temporary folder, for at most 30 seconds.
+/// Runs the program in a temporary folder, for at most 30 seconds. A file `stdin` there is its input.
 class Cli : public testing::Test {
   protected:
     void SetUp() override {
@@ -69,6 +69,7 @@ class Cli : public testing::Test {
             const int file = ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
             if (file < 0 || ::dup2(file, to) < 0) ::_exit(126);
         };
+        if (const int input = ::open((folder_ / "stdin").c_str(), O_RDONLY); input >= 0) ::dup2(input, STDIN_FILENO);
         redirect("stdout", STDOUT_FILENO);
         redirect("stderr", STDERR_FILENO);
         if (::chdir(folder_.c_str()) == 0) ::execv(LONGHAUL_PROGRAM, argv.data());
@@ -328,6 +329,21 @@ TEST_F(Cli, InspectTellsADraftLayersShape) {
               std::string::npos);
 }
 
+TEST_F(Cli, InspectTellsWhatHeadsAre) {
+    const std::string demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path().string();
+    for (const auto& [method, chained] : {std::pair{"medusa", "false"}, std::pair{"tokenswift", "true"}}) {
+        const Ended table = run({"inspect", demo + "/" + method});
+        EXPECT_EQ(table.exit_code, 0) << table.err;
+        EXPECT_EQ(table.out.rfind("kind                draft heads\n", 0), 0U) << table.out;
+        for (const std::string& line :
+             {std::string("draft               ") + method + "\n", std::string("chained             ") + chained + "\n",
+              std::string("heads               3\n"), std::string("hidden size         256\n"),
+              "parameters          " + std::to_string(3 * (256 * 256 + 2 * 256)) + "\n"})
+            EXPECT_NE(table.out.find(line), std::string::npos) << line << " in " << table.out;
+    }
+    EXPECT_NE(run({"inspect", "--json", demo + "/medusa"}).out.find("\"heads\": 3"), std::string::npos);
+}
+
 TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     const Ended own = run({"check", "job.cfg", "--print=output"});
     EXPECT_EQ(own.exit_code, 0) << own.err;
@@ -396,6 +412,21 @@ TEST_F(Cli, GenerateStreamsOneTextAndKeepsStatisticsApart) {
     EXPECT_EQ(run(other).out, first.out) << "whatever the draft";
     other.back() = "--seed=2";
     EXPECT_NE(run(other).out, first.out) << "the seed must matter, or the two above show nothing";
+}
+
+TEST_F(Cli, GenerateReadsAPromptFromStandardInput) {
+    std::vector<std::string> arguments{"generate",       LONGHAUL_DEMO_MODEL, "--prompt=It was a dark night",
+                                       "--max-tokens=8", "--threads=1",       "--ignore-eos"};
+    const Ended given = run(arguments);
+    ASSERT_EQ(given.exit_code, 0) << given.err;
+    for (const char* name : {"-", "/dev/stdin"}) {
+        arguments[2] = std::string("--prompt-file=") + name;
+        write("stdin", "It was a dark night");
+        const Ended read = run(arguments);
+        EXPECT_EQ(read.out, given.out) << name << read.err;
+        write("stdin", "caf\xE9");
+        EXPECT_EQ(run(arguments).err, "error: standard input: @3: expected UTF-8 text, got byte \\xe9\n") << name;
+    }
 }
 
 TEST_F(Cli, BenchExplainsAPassByItsParts) {
