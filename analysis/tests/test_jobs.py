@@ -313,3 +313,18 @@ def test_longwriter_prompts_are_those_that_its_script_writes():
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({line["id"] for line in lines}) == len(lines) == 48
     assert all(f"a {line['length']}-word" in line["prompt"] for line in lines)
+
+
+def test_the_judges_prompts_are_those_of_the_texts_that_were_written(tmp_path):
+    """The command of jobs/README.md; the first job may have taken a part of the prompts, in any order."""
+    page = (JOBS / "README.md").read_text()
+    code = page.split("> judge.jsonl <<'END'\n")[1].split("END\n")[0]
+    asked = [{"id": "a", "prompt": "Write A."}, {"prompt": "Write B."}, {"id": "c", "prompt": "Write C."}]
+    written = [{"id": "2", "text": "Text B."}, {"id": "a", "text": "Text A."}]
+    for name, lines in (("asked", asked), ("written", written)):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = script(sys.executable, "-c", code, tmp_path / "asked", tmp_path / "written")
+    assert done.stderr == ""
+    prompts = {line["id"]: line["messages"][0]["content"] for line in map(json.loads, done.stdout.splitlines())}
+    assert list(prompts) == ["2", "a"]
+    assert "The task:\nWrite B.\n\nThe text:\nText B." in prompts["2"]
