@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace longhaul::engine {
@@ -24,5 +25,11 @@ class Descriptor {
   private:
     int fd_;
 };
+
+/// Whether `error` of an fsync of a folder says that the file system has none. That is no failure: nothing more can be
+/// done there.
+inline bool has_no_folder_sync(int error) {
+    return error == EINVAL || error == ENOTSUP;
+}
 
 }  // namespace longhaul::engine

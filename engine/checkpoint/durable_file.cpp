@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/checkpoint/checkpoint.hpp"
+#include "engine/descriptor.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine {
@@ -74,19 +75,21 @@ using detail::file_calls;
 
 /// An open file descriptor. Closing can fail (NFS reports a full disk here), so close() reports errors; the destructor
 /// ignores them.
-class Descriptor {
+class CheckedFile {
   public:
-    Descriptor(const std::string& path, int flags) : path_(path) {
+    CheckedFile(const std::string& path, int flags) : path_(path) {
         do {
             fd_ = file_calls().open(path.c_str(), flags | O_CLOEXEC, 0666);
         } while (fd_ < 0 && errno == EINTR);
         if (fd_ < 0) fail(path_, "cannot open", errno);
     }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    ~Descriptor() {
+    CheckedFile(const CheckedFile&) = delete;
+    CheckedFile& operator=(const CheckedFile&) = delete;
+    ~CheckedFile() {
         if (fd_ >= 0) file_calls().close(fd_);
     }
+
+    [[nodiscard]] int get() const { return fd_; }
 
     void write_all(const std::byte* bytes, std::size_t num_bytes) {
         constexpr std::size_t largest_write = std::size_t{16} << 20;
@@ -117,8 +120,9 @@ class Descriptor {
 };
 
 void sync_folder(const std::filesystem::path& folder) {
-    Descriptor descriptor(folder.string(), O_RDONLY | O_DIRECTORY);
-    descriptor.sync();
+    CheckedFile opened(folder.string(), O_RDONLY | O_DIRECTORY);
+    if (file_calls().fsync(opened.get()) != 0 && !has_no_folder_sync(errno))
+        fail(folder.string(), "cannot fsync", errno);
 }
 
 bool exists(const std::string& path) {
@@ -136,7 +140,7 @@ void write_durable(const std::filesystem::path& folder, const std::string& name,
     // Remove the temporary file of a killed process. With O_EXCL below no foreign file is followed or reused.
     detail::remove_file(temporary);
     try {
-        Descriptor file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+        CheckedFile file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
         file.write_all(static_cast<const std::byte*>(bytes), num_bytes);
         file.sync();
         file.close();

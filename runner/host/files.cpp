@@ -31,12 +31,6 @@ int write_all(int fd, std::string_view text) {
     return 0;
 }
 
-/// Some file systems do not support fsync of a folder and return EINVAL or ENOTSUP. That is not an error: nothing more
-/// can be done there.
-bool folder_sync_failed(int fd) {
-    return ::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
-}
-
 }  // namespace
 
 std::string storage_line(const std::filesystem::path& path, std::string_view what, int error) {
@@ -132,7 +126,8 @@ std::filesystem::path nearest_existing(std::filesystem::path path) {
 void sync_folder(const std::filesystem::path& path) {
     const std::filesystem::path folder = path.empty() ? std::filesystem::path(".") : path;
     const engine::Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (descriptor.get() < 0 || folder_sync_failed(descriptor.get())) fail(folder, "sync the folder", errno);
+    if (descriptor.get() < 0 || (::fsync(descriptor.get()) != 0 && !engine::has_no_folder_sync(errno)))
+        fail(folder, "sync the folder", errno);
 }
 
 void sync_file(const std::filesystem::path& path) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,6 +152,30 @@ struct FailingFsync : FileCalls {
         return 0;
     }
 };
+
+/// A file system that has no fsync of folders.
+struct NoFolderFsync : FileCalls {
+    int cause = EINVAL;
+    int fsync(int fd) override {
+        struct stat status {};
+        if (::fstat(fd, &status) == 0 && !S_ISDIR(status.st_mode)) return 0;
+        errno = cause;
+        return -1;
+    }
+};
+
+TEST(CheckpointFaults, FoldersWithoutFsyncAreNoFailure) {
+    for (const int cause : {EINVAL, ENOTSUP}) {
+        NoFolderFsync calls;
+        calls.cause = cause;
+        const TemporaryFolder folder;
+        PretendedReplica replica(folder.path(), 0, 0, {{0, 4}});
+        replica.start("a", 12);
+        const Installed installed(calls);
+        replica.write_round(20);
+        EXPECT_EQ(round_through_writer(folder.path(), replica), "");
+    }
+}
 
 TEST(CheckpointFaults, FailedFsyncVoidsTheRound) {
     for (int at = 0; at < 4; ++at) {  // file and folder of the KV file, then of the commit
