@@ -10,6 +10,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/host/files.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/help.hpp"
 #include "runner/job/value_text.hpp"
@@ -23,9 +24,7 @@ using Arguments = std::vector<std::string>;
 
 int print(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
-    if (std::fflush(stdout) == 0) return 0;
-    std::fprintf(stderr, "error: standard output: cannot write the output\n");
-    return static_cast<int>(ExitCode::storage);
+    return 0;
 }
 
 [[noreturn]] void refuse_command(const std::string& name) {
@@ -70,7 +69,9 @@ int fail(const std::string& line, ExitCode code) {
 int main(int argc, char** argv) {
     std::signal(SIGXFSZ, SIG_IGN);  // with a file size limit, write() fails with EFBIG and the error names the file
     try {
-        return dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
+        const int code = dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
+        if (code != static_cast<int>(ExitCode::storage)) flush_output();  // otherwise it was reported
+        return code;
     } catch (const Error& error) {
         return fail(error.what(), error.exit_code());
     } catch (const std::bad_alloc&) {

@@ -88,15 +88,29 @@ class PartialResults {
     std::vector<ShardStore> stores_;
 };
 
+/// Whether unfinished items can be read; prints a note if not.
+bool has_begun(const std::vector<RunFolder>& runs) {
+    const std::filesystem::path& root = runs.front().root;
+    std::error_code error;
+    if (std::filesystem::exists(root / "identity.json", error) || error) return true;
+    std::fprintf(stderr, "note: %s: no identity.json, which is written before the first item: none is unfinished\n",
+                 root.c_str());
+    return false;
+}
+
 /// The run folder itself, or its started shards. Joins the shards first if all are done.
 std::vector<RunFolder> runs_of(const std::filesystem::path& root) {
     if (num_shards(root) == 0) {
         RunFolder{root}.must_exist();
         return {RunFolder{root}};
     }
-    const JoinReport report = join_shards(root);
-    if (report.state == Joining::joined) std::fprintf(stderr, "longhaul: joined in %s\n", root.c_str());
-    if (report.state == Joining::differing) std::fprintf(stderr, "note: %s\n", report.why.c_str());
+    try {
+        const JoinReport report = join_shards(root);
+        if (report.state == Joining::joined) std::fprintf(stderr, "longhaul: joined in %s\n", root.c_str());
+        if (report.state == Joining::differing) std::fprintf(stderr, "note: %s\n", report.why.c_str());
+    } catch (const StorageError& error) {  // the folder of someone else, or a full disk: the shards can be read
+        std::fprintf(stderr, "note: not joined: %s\n", error.what());
+    }
     return begun_shards_of(root);
 }
 
@@ -112,14 +126,19 @@ void check_form(const CommandLine& line, const Settings& settings) {
     if (line.has("partial")) refuse("partial", "none with --form", "it", "an answer is whole");
 }
 
-/// Throws InputError if a finished run has lost results.
-void check_complete(const std::string& place, const std::vector<RunFolder>& folders, const ResultIndex& results) {
+/// Items of a finished run; 0 if it is not finished.
+std::int64_t finished_items(const std::vector<RunFolder>& folders) {
     std::int64_t items = 0;
     for (const RunFolder& folder : folders) {
         const std::optional<Finished> finished = read_last_finish(folder);
-        if (!finished) return;
+        if (!finished) return 0;
         items += finished->items;
     }
+    return items;
+}
+
+/// Throws InputError if a finished run has lost results.
+void check_complete(const std::string& place, std::int64_t items, const ResultIndex& results) {
     const std::int64_t there = std::ssize(results.entries());
     if (there >= items) return;
     throw InputError(place, "results/", counted(items, "result", "results") + " of a finished run", grouped(there),
@@ -135,22 +154,26 @@ int results_command(const std::vector<std::string>& arguments) {
     std::transform(folders.begin(), folders.end(), runs.begin(), [](const RunFolder& folder) { return folder.root; });
     const Settings settings = folders.front().settings();
     const ResultFormat format = result_format(settings);
+    // In this order a run that goes on meanwhile hides nothing: finished.json is written after the last result, and a
+    // checkpoint removed after the result of its item.
+    const std::int64_t items = finished_items(folders);
+    std::optional<PartialResults> partial;
+    if (line.has("partial") && !line.has("form") && has_begun(folders)) partial.emplace(folders);
     const ResultIndex results = ResultIndex::read(runs);
-    check_complete(line.places.front(), folders, results);
+    check_complete(line.places.front(), items, results);
     if (line.has("form")) {
         check_form(line, settings);
         each_batch_answer(results, settings, print);
         return static_cast<int>(ExitCode::done);
     }
-    if (!line.has("partial")) {
+    if (!partial) {
         for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);
     }
-    PartialResults partial(folders);
-    for (std::int64_t index = 0; index < partial.num_inputs(); ++index) {
+    for (std::int64_t index = 0; index < partial->num_inputs(); ++index) {
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
-            if (const auto record = partial.find({index, sample}, entry)) {
+            if (const auto record = partial->find({index, sample}, entry)) {
                 print(format_result(*record, format));
             } else if (entry != nullptr) {
                 print(format_result(results.load(*entry), format));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -103,6 +104,22 @@ bool create_once(const std::filesystem::path& path, std::string_view text, std::
 std::string read_if_there(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+    std::vector<std::string> names;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+        names.push_back(entry->path().filename().string());
+    if (error && error != std::errc::no_such_file_or_directory) fail(folder, "list the folder", error.value());
+    return names;
+}
+
+void flush_output() {
+    if (std::fflush(stdout) != 0) throw StorageError(storage_line("standard output", "write to it", errno));
+    // A failed write before this flush left only the mark.
+    if (std::ferror(stdout) != 0) throw StorageError("standard output: expected to write to it, got an error");
 }
 
 void make_folder(const std::filesystem::path& path) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace longhaul::runner {
 
@@ -48,6 +49,14 @@ void replace_file(const std::filesystem::path& path, std::string_view text, Dura
 
 /// The content of the file; "" if it is absent or cannot be read.
 [[nodiscard]] std::string read_if_there(const std::filesystem::path& path);
+
+/// Names of all that is in a folder, in no order; none if the folder is absent. Throws StorageError if it cannot be
+/// read, so that a failing file system does not look like an empty folder.
+[[nodiscard]] std::vector<std::string> names_in(const std::filesystem::path& folder);
+
+/// Flushes standard output. Throws StorageError if something printed was not written, so that output lost to a full
+/// disk does not look like success.
+void flush_output();
 
 /// Creates the folder and its parents durably. Throws UsageError if something else is in the way or permission is
 /// denied, StorageError if the storage fails.

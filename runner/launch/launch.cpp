@@ -31,6 +31,13 @@ void write_job(const Launch& launch) {
                  std::to_string(launch.epoch));
 }
 
+/// If the folder belongs to a job already, its job.cfg stays unchanged until the model is checked, too (`begin`).
+void write_lost_job(const Launch& launch) {
+    const fs::path path = launch.folder.root / "job.cfg";
+    std::error_code error;
+    if (!fs::exists(path, error) || fs::file_size(path, error) == 0) write_job(launch);
+}
+
 std::int64_t num_items(const Launch& launch) {
     return launch.settings.shard.share_of(launch.loaded.data->size()) * launch.settings.samples;
 }
@@ -53,13 +60,15 @@ std::optional<Finished> open_folder(Launch& launch) {
     launch.folder.create();
     check_identity(launch.folder, settings, launch.loaded.fingerprints);
     const std::optional<Finished> finished = read_finished(launch.folder, settings);
-    if (finished && finished->items == num_items(launch)) return finished;
+    if (finished && finished->items == num_items(launch)) {
+        write_lost_job(launch);
+        return finished;
+    }
     if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())
         launch.previous_ending = newest->ending;
     launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds);
     launch.epoch = launch.hold->epoch();
-    // If the folder belongs to a job already, job.cfg stays unchanged until the model is checked, too (load_run).
-    if (!fs::exists(launch.folder.root / "job.cfg")) write_job(launch);
+    write_lost_job(launch);
     return std::nullopt;
 }
 
@@ -385,8 +394,8 @@ int exit_code_of(const Finished& finished) {
 }
 
 void print_answer(const std::string& text) {
-    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-    if (!written || std::fflush(stdout) != 0) throw StorageError(storage_line("standard output", "write to it", errno));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    flush_output();
 }
 
 }  // namespace longhaul::runner

@@ -186,16 +186,20 @@ void RunFolder::must_exist() const {
 }
 
 Settings RunFolder::settings() const {
-    return load_settings(root / "job.cfg", {});
+    const fs::path path = root / "job.cfg";
+    if (read_job_file(path).empty())
+        throw InputError(path.string(), "", "a job", "nothing", "run the job again: the file is written again");
+    return load_settings(path, {});
 }
 
 static void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints,
                            bool extensions) {
-    const std::string text = read_if_there(folder.root / "identity.json");
-    if (text.empty()) return;
+    const std::string text = identity_text(folder);
+    if (text.empty() && !has_work(folder)) return;
     const Json json = engine::try_parse_json(text);
     const std::string file = (folder.root / "identity.json").string();
-    if (!json.is_object()) throw InputError(file, "", "a JSON object", "something else", "take another output");
+    if (!json.is_object())
+        throw InputError(file, "", "the identity of a run", text.empty() ? "nothing" : "something else", lost_identity);
     try {
         compare(folder, read_keys(json.at("keys"), settings), key_values(settings), settings.allow_device_change);
         if (extensions) compare_extensions(folder, json.at("extensions"), settings);
