@@ -60,10 +60,18 @@ void say_what_continues(const JobSize& size) {
     say(size.restarted, "starts again from the prompt", "start again from the prompt");
 }
 
-Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
+void warn(Log& log, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) {
+        log.say("warning: " + line);
+        std::fprintf(stderr, "warning: %s\n", line.c_str());
+    }
+}
+
+Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store, Log& log) {
     const Settings& settings = phase.settings;
     const DataSet& data = *loaded.data;
     const ResultIndex results = ResultIndex::read(phase.folder.root);
+    warn(log, results.damage());
     const auto checkpointed = checkpointed_items(data, settings, store);
     const auto number = [&](const ItemKey& key) { return key.index * settings.samples + key.sample; };
 
@@ -216,7 +224,7 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
 }
 
 /// Rank 0: counts the results so far and writes results.jsonl if all items are done.
-void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome) {
+void collect(const JobPhase& phase, const LoadedJob& loaded, Log& log, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
     const std::int64_t inputs = loaded.data->size();
     outcome.items = phase.settings.shard.share_of(inputs) * phase.settings.samples;
@@ -235,7 +243,7 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome
     const bool tried_all = !phase.settings.retry_failed || outcome.stop == StopReason::none;
     outcome.all_done = outcome.done == outcome.items && tried_all;
     const std::string tag = std::to_string(phase.epoch);
-    add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, outcome);
+    warn(log, add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, results, outcome));
     if (!outcome.all_done) return;
     if (phase.settings.task == "openai-batch") write_batch_answers(phase.folder.root, tag, results, phase.settings);
     write_results(phase.folder.root, tag, results, inputs, phase.settings);
@@ -308,7 +316,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
     Plan plan{.order = {}, .earlier = EarlierResults(phase.folder.root)};
     world.agree([&] {
         if (!world.is_first()) return;
-        plan = make_plan(loaded, phase, *store);
+        plan = make_plan(loaded, phase, *store, log);
         for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
         if (!store->damage().empty()) warn_of_damage(store->damage().front());
         log.say(grouped(plan.size.items) + " items, " + grouped(plan.size.done_before) + " done before, " +
@@ -322,7 +330,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
     if (!plan.order.empty()) run_replicas(world, loaded, phase, plan, *store, outcome, storage_error);
     const bool storage_failed = print_storage_errors(world, storage_error);
     world.agree([&] {
-        if (world.is_first()) collect(phase, loaded, outcome);
+        if (world.is_first()) collect(phase, loaded, log, outcome);
     });
     outcome.exit_code = exit_code_of(outcome, storage_failed);
     std::vector<std::int64_t> shared{outcome.exit_code, outcome.all_done ? 1 : 0,

@@ -26,9 +26,9 @@ void add_times(const std::filesystem::path& run, JobOutcome& outcome) {
     for (const auto& [epoch, seconds] : longest) outcome.working_seconds += seconds;
 }
 
-void add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
-                    const std::string& tag, JobOutcome& outcome) {
-    write_statistics(to, tag, runs, [&](const nlohmann::ordered_json& line) {
+std::vector<std::string> add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
+                                        const std::string& tag, const ResultIndex& results, JobOutcome& outcome) {
+    std::vector<std::string> damage = write_statistics(to, tag, runs, results, [&](const nlohmann::ordered_json& line) {
         const auto count = [&](const char* name) { return line.value(name, std::int64_t{0}); };
         outcome.total_tokens += count("num_tokens");
         outcome.target_calls += count("target_calls");
@@ -47,6 +47,7 @@ void add_statistics(std::span<const std::filesystem::path> runs, const std::file
         outcome.scored_bytes += count("scored_bytes");
     });
     for (const std::filesystem::path& run : runs) add_times(run, outcome);
+    return damage;
 }
 
 }  // namespace longhaul::runner

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runner/run/replica_totals.hpp"
+#include "runner/run/results.hpp"
 
 namespace longhaul::runner {
 
@@ -40,9 +42,9 @@ struct JobOutcome {
 };
 
 /// Writes TO/stats.jsonl from the statistics of `runs`, and adds these and the times of all launches to `outcome`.
-/// Throws StorageError.
-void add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
-                    const std::string& tag, JobOutcome& outcome);
+/// Returns what is damaged or missing among them, as write_statistics does. Throws StorageError.
+std::vector<std::string> add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
+                                        const std::string& tag, const ResultIndex& results, JobOutcome& outcome);
 
 /// Adds only the times of a run folder's launches, from the last heartbeats of their replicas.
 void add_times(const std::filesystem::path& run, JobOutcome& outcome);

@@ -76,29 +76,6 @@ std::string resume_value(const ResultRecord& record) {
 constexpr std::string_view checksum_key = ",\"checksum\":\"", checksum_end = "\"}";
 constexpr std::size_t checksum_digits = 16;
 
-/// Ends a journal line with the XXH3-64 of all that comes before that field.
-void append_checksum(std::string& line) {
-    line.pop_back();
-    const std::string checksum = hex(hash_of(line));
-    line.append(checksum_key).append(checksum).append(checksum_end);
-}
-
-/// Lines of older versions have none.
-enum class Checksum { none, right, wrong };
-
-/// Cuts the checksum off the end of a line, if there is one.
-Checksum cut_checksum(std::string& line) {
-    constexpr std::size_t size = checksum_key.size() + checksum_digits + checksum_end.size();
-    const std::size_t at = line.size() - std::min(size, line.size());
-    const std::string_view member = std::string_view(line).substr(at);
-    if (!member.starts_with(checksum_key) || !member.ends_with(checksum_end)) return Checksum::none;
-    const bool right =
-        hex(hash_of(std::string_view(line).substr(0, at))) == member.substr(checksum_key.size(), checksum_digits);
-    line.resize(at);
-    line += '}';
-    return right ? Checksum::right : Checksum::wrong;
-}
-
 engine::LossByPosition loss_of(const Json& json) {
     engine::LossByPosition loss;
     for (const Json& bucket : json.value("loss_by_position", Json::array())) {
@@ -209,6 +186,24 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     append_last(line, logprobs_member, record.logprobs);
     append_checksum(line);
     return line;
+}
+
+void append_checksum(std::string& line) {
+    line.pop_back();
+    const std::string checksum = hex(hash_of(line));
+    line.append(checksum_key).append(checksum).append(checksum_end);
+}
+
+Checksum cut_checksum(std::string& line) {
+    constexpr std::size_t size = checksum_key.size() + checksum_digits + checksum_end.size();
+    const std::size_t at = line.size() - std::min(size, line.size());
+    const std::string_view member = std::string_view(line).substr(at);
+    if (!member.starts_with(checksum_key) || !member.ends_with(checksum_end)) return Checksum::none;
+    const bool right =
+        hex(hash_of(std::string_view(line).substr(0, at))) == member.substr(checksum_key.size(), checksum_digits);
+    line.resize(at);
+    line += '}';
+    return right ? Checksum::right : Checksum::wrong;
 }
 
 std::optional<ResultRecord> parse_journal(std::string_view line) {

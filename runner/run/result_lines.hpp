@@ -89,6 +89,14 @@ std::optional<ResultRecord> parse_journal(std::string_view line);
 /// The tokens in `resume` of a parsed record. Empty if its line has none, or no checksum.
 std::vector<std::int32_t> resume_tokens(const ResultRecord& record);
 
+/// Ends a line of a journal with the XXH3-64 of all that comes before that field.
+void append_checksum(std::string& line);
+
+/// Of a line of a journal. Lines of older versions have none.
+enum class Checksum { none, right, wrong };
+/// Cuts the checksum off the end of a line, if there is one.
+Checksum cut_checksum(std::string& line);
+
 /// A line of stats.jsonl (with `index`, which is removed from the merged file). `drafts`: nullopt if nothing is
 /// drafted; then there is no MBSU.
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,

@@ -31,6 +31,24 @@ void keep_newest(std::vector<Element>& lines, PlaceOf place_of) {
     lines.erase(lines.begin(), rest.base());
 }
 
+/// The damaged lines of one file.
+class DamagedLines {
+  public:
+    void add(std::int64_t line_number) {
+        if (count_++ == 0) first_ = line_number;
+    }
+    /// Adds one line that names the first, unless there are none.
+    void report(const fs::path& path, const char* expected, const char* result, std::vector<std::string>& to) const {
+        if (count_ == 0) return;
+        const std::string others = count_ == 1 ? "" : ", as in " + std::to_string(count_ - 1) + " more";
+        to.push_back(InputError::format(path.string(), "line " + std::to_string(first_), expected,
+                                        "a damaged line" + others, result));
+    }
+
+  private:
+    std::int64_t first_ = 0, count_ = 0;
+};
+
 std::int32_t clamped(std::int64_t number) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(number, 0, INT32_MAX));
 }
@@ -77,9 +95,12 @@ void ResultIndex::add(const fs::path& run) {
         const std::int64_t limit = accepted_bytes(file, newest->record);
         if (limit == 0) continue;
         const std::uint32_t number = lines_.add(run / "results" / file.name);
+        DamagedLines damaged;
+        std::int64_t line_number = 0;
         each_line(lines_.path(number), limit, [&](std::string_view line, std::int64_t offset) {
+            ++line_number;
             const std::optional<ResultRecord> record = parse_journal(line);
-            if (!record || line.size() > UINT32_MAX) return;  // damaged: the item is computed again
+            if (!record || line.size() > UINT32_MAX) return damaged.add(line_number);
             Entry& entry = entries_.emplace_back();
             entry.place = {record->key, offset, static_cast<std::uint32_t>(line.size()), number};
             entry.num_tokens = clamped(record->num_tokens);
@@ -90,6 +111,7 @@ void ResultIndex::add(const fs::path& run) {
             entry.at_length = record->finish_reason == "length";
             entry.can_resume = entry.at_length && !record->resume.empty();
         });
+        damaged.report(lines_.path(number), "a result", "its item is computed again", damage_);
     }
 }
 
@@ -147,23 +169,44 @@ std::string hash_of_results(const fs::path& folder) {
     return hex(hash.value());
 }
 
-void write_statistics(const fs::path& to, const std::string& tag, std::span<const fs::path> runs,
-                      const std::function<void(const Ordered&)>& each) {
-    const auto parse = [](std::string_view line) -> std::optional<Ordered> {
+/// Line for the items that did not fail and have none of `places`, which are in input order; nullopt if all have one.
+static std::optional<std::string> without_statistics(const fs::path& file, const ResultIndex& results,
+                                                     std::span<const LinePlace> places) {
+    const auto lacks = [&](const ResultIndex::Entry& entry) {
+        const auto before = [](const LinePlace& place, const ItemKey& key) { return place.key < key; };
+        const auto at = std::lower_bound(places.begin(), places.end(), entry.place.key, before);
+        return !entry.failed && (at == places.end() || at->key != entry.place.key);
+    };
+    const auto count = std::count_if(results.entries().begin(), results.entries().end(), lacks);
+    if (count == 0) return std::nullopt;
+    return InputError::format(file.string(), "", "a line of each item that did not fail",
+                              "none of " + std::to_string(count),
+                              "the summary's totals are without " + std::string(count == 1 ? "it" : "them"));
+}
+
+std::vector<std::string> write_statistics(const fs::path& to, const std::string& tag, std::span<const fs::path> runs,
+                                          const ResultIndex& results, const std::function<void(const Ordered&)>& each) {
+    const auto parse = [](std::string line) -> std::optional<Ordered> {
+        if (cut_checksum(line) == Checksum::wrong) return std::nullopt;
         Ordered json = Ordered::parse(line, nullptr, false);
         if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return std::nullopt;
         return json;
     };
     LineReader lines;
     std::vector<LinePlace> places;
+    std::vector<std::string> damage;
     const auto add = [&](const fs::path& path) {
         const std::uint32_t number = lines.add(path);
+        DamagedLines damaged;
+        std::int64_t line_number = 0;
         each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
-            const std::optional<Ordered> json = parse(line);
-            if (json)
-                places.push_back(
-                    {{(*json)["index"], (*json)["sample"]}, offset, static_cast<std::uint32_t>(line.size()), number});
+            ++line_number;
+            const std::optional<Ordered> json = parse(std::string(line));
+            if (!json) return damaged.add(line_number);
+            places.push_back(
+                {{(*json)["index"], (*json)["sample"]}, offset, static_cast<std::uint32_t>(line.size()), number});
         });
+        damaged.report(path, "statistics", "the summary's totals are without it", damage);
     };
     for (const fs::path& run : runs) {
         for (const LaunchFile& file : launch_files(run / "log", "stats-")) add(run / "log" / file.name);
@@ -178,6 +221,8 @@ void write_statistics(const fs::path& to, const std::string& tag, std::span<cons
         file.append(engine::json_text(*json) + "\n");
     }
     file.commit(Durable::yes);
+    if (auto line = without_statistics(to / "stats.jsonl", results, places)) damage.push_back(std::move(*line));
+    return damage;
 }
 
 namespace {
@@ -197,7 +242,11 @@ ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64
 void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
     // Statistics first: an item with a result is never computed again, and the summary's loss is computed from the
     // statistics.
-    if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_, drafts_));
+    if (record.error.empty()) {
+        std::string line = format_statistics(record, item, replica_, drafts_);
+        append_checksum(line);
+        statistics_.append(line);
+    }
     results_.append(format_journal(record, format_));
     const std::lock_guard lock(mutex_);
     pending_.push_back(work_index);

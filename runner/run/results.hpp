@@ -73,6 +73,8 @@ class ResultIndex {
     /// (under that `max-tokens`, for want of memory). nullptr: the item starts from its prompt.
     [[nodiscard]] const Entry* find_resumable(const ItemKey& key) const;
     [[nodiscard]] const std::filesystem::path& path(const LinePlace& place) const { return lines_.path(place.file); }
+    /// One line for each file with damaged lines, which do not count.
+    [[nodiscard]] const std::vector<std::string>& damage() const { return damage_; }
 
     /// Whether the entry is final. An item without its own `max-tokens` is not final if it ended at its length and
     /// `max-tokens` is greater now, or if it failed under another `max-tokens` (its error may depend on it). A failed
@@ -84,6 +86,7 @@ class ResultIndex {
 
     mutable LineReader lines_;
     std::vector<Entry> entries_;
+    std::vector<std::string> damage_;
     std::vector<Entry> before_failures_;  ///< of items that failed: the newest line that can be resumed
 };
 
@@ -96,10 +99,10 @@ void write_results(const std::filesystem::path& to, const std::string& tag, cons
 std::string hash_of_results(const std::filesystem::path& folder);
 
 /// Writes TO/stats.jsonl from the statistics of all launches of `runs`, in input order, the newest line per item, and
-/// calls `each` for each line.
-void write_statistics(const std::filesystem::path& to, const std::string& tag,
-                      std::span<const std::filesystem::path> runs,
-                      const std::function<void(const nlohmann::ordered_json&)>& each);
+/// calls `each` for each line. Returns one line for each file with damage, and one if items of `results` have none.
+std::vector<std::string> write_statistics(const std::filesystem::path& to, const std::string& tag,
+                                          std::span<const std::filesystem::path> runs, const ResultIndex& results,
+                                          const std::function<void(const nlohmann::ordered_json&)>& each);
 
 /// The result and statistics files that a replica appends to.
 class ResultWriter {

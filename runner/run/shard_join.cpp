@@ -1,5 +1,6 @@
 // Joins the finished shards of a job (shard_folder.hpp) into the files that a run of the whole job writes.
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -133,8 +134,9 @@ void write_joined(const fs::path& root, const std::vector<DoneShard>& shards, co
         outcome.failed += shard.finished.failed;
     }
     replace_file(root / "job.cfg", format_settings(settings), Durable::yes, tag);
-    add_statistics(runs, root, tag, outcome);
     const ResultIndex results = ResultIndex::read(runs);
+    for (const std::string& line : add_statistics(runs, root, tag, results, outcome))
+        std::fprintf(stderr, "warning: %s\n", line.c_str());
     const auto failed = std::find_if(results.entries().begin(), results.entries().end(),
                                      [](const ResultIndex::Entry& entry) { return entry.failed; });
     if (failed != results.entries().end()) outcome.first_failure = failure_of(results.load(*failed));

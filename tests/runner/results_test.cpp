@@ -293,12 +293,50 @@ TEST_F(ResultsTest, StatisticsAreMergedInTheOrderOfTheInput) {
     append(run / "log" / "stats-3-2.jsonl", "{\"index\":0,\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\nno json\n");
     append(run / "log" / "stats-1-2.jsonl", "{\"index\":1,\"id\":\"b\",\"sample\":0,\"steps\":2}\n{\"index\":2,");
     std::int64_t steps = 0;
-    write_statistics(run, "1", std::span(&run, 1),
-                     [&](const nlohmann::ordered_json& line) { steps += line.value("steps", std::int64_t{0}); });
+    const std::vector<std::string> damage =
+        write_statistics(run, "1", std::span(&run, 1), ResultIndex(),
+                         [&](const nlohmann::ordered_json& line) { steps += line.value("steps", std::int64_t{0}); });
+    EXPECT_EQ(damage, std::vector<std::string>{(run / "log" / "stats-3-2.jsonl").string() +
+                                               ": line 2: expected statistics, got a damaged line; the summary's "
+                                               "totals are without it"});
     EXPECT_EQ(read_if_there(run / "stats.jsonl"),
               "{\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\n{\"id\":\"a\",\"sample\":1}\n"
               "{\"id\":\"b\",\"sample\":0,\"steps\":2}\n");
     EXPECT_EQ(steps, 2) << "the newest line of an item alone";
+}
+
+TEST_F(ResultsTest, DamagedStatisticsDoNotCountAndAreNamed) {
+    launch({record_of(0, "a"), record_of(1, "b"), record_of(2, "", 0, "error")});
+    const fs::path journal = run / "log" / "stats-0-1.jsonl";
+    const auto damage = [&] {
+        return write_statistics(run, "1", std::span(&run, 1), ResultIndex::read(run),
+                                [](const nlohmann::ordered_json&) {});
+    };
+    EXPECT_EQ(damage(), std::vector<std::string>());
+    EXPECT_EQ(read_if_there(run / "stats.jsonl").find("checksum"), std::string::npos);
+    std::string text = read_if_there(journal);
+    text.replace(text.find("\"num_tokens\":3"), 14, "\"num_tokens\":4");
+    std::ofstream(journal) << text;
+    const std::vector<std::string> lines = damage();
+    ASSERT_EQ(lines.size(), 2U);
+    EXPECT_TRUE(lines[0].starts_with(journal.string() + ": line 1: expected statistics, got a damaged line;"));
+    EXPECT_EQ(lines[1], (run / "stats.jsonl").string() +
+                            ": expected a line of each item that did not fail, got none of 1; the summary's totals "
+                            "are without it");
+    EXPECT_EQ(read_if_there(run / "stats.jsonl").find("item-0"), std::string::npos);
+}
+
+TEST_F(ResultsTest, DamagedLinesAreCountedForEachFile) {
+    launch({record_of(0, "a"), record_of(1, "b"), record_of(2, "c")});
+    EXPECT_EQ(ResultIndex::read(run).damage(), std::vector<std::string>());
+    const fs::path journal = run / "results" / "0-1.jsonl";
+    std::string text = read_if_there(journal);
+    for (const char* letter : {"\"b\"", "\"c\""}) text.replace(text.find(letter), 3, "\"x\"");
+    std::ofstream(journal) << text;
+    EXPECT_EQ(ResultIndex::read(run).damage(),
+              std::vector<std::string>{journal.string() +
+                                       ": line 2: expected a result, got a damaged line, as in 1 more; its item is "
+                                       "computed again"});
 }
 
 TEST(ResultIndex, DoneUnderTheseSettings) {
