@@ -91,7 +91,8 @@ void check_result_files(const LeaseView& lease, RunContent& run) {
             run.damaged(name, "", std::to_string(limit) + " bytes of whole lines", std::to_string(num_bytes), fix);
     }
     for (const auto& [name, num_bytes] : lease.record.accepted)
-        if (!there.contains(name)) run.damaged("results/" + name, "", "a file of results", "no such file", fix);
+        if (!there.contains(name))
+            run.damaged("results/" + name, "", "a file of results", "no such file", run.finished ? "" : lost_results);
 }
 
 /// Hash of the results.jsonl that the result files give.
@@ -157,7 +158,7 @@ void check_identity_file(RunContent& run) {
     const engine::Json identity = engine::try_parse_json(read_if_there(run.folder.root / "identity.json"));
     if (!identity.is_object() || !identity.contains("keys") || !identity.contains("fingerprints"))
         run.damaged("identity.json", "", "the identity of a run", "something else",
-                    "keep the results, take another output");
+                    "restore it from a copy, or keep the results and take another output");
 }
 
 RunContent check_run(const RunFolder& folder) {

@@ -16,8 +16,13 @@ struct JobPhase {
     RunFolder folder;
     Settings settings;
     std::int64_t epoch = 0;
-    /// Rank 0, any thread: whether a later launch has taken over the run folder.
+    /// Any rank and thread; known to rank 0: whether a later launch was seen to have taken over the run folder. Then
+    /// only files with the epoch in their names may still be written, and none removed.
     std::function<bool()> superseded;
+    /// The same, looked up now.
+    std::function<bool()> superseded_now;
+    /// Rank 0, once, when the folder's checkpoints are known to be this job's and before anything else in it changes.
+    std::function<void()> begin;
 };
 
 }  // namespace longhaul::runner

@@ -112,7 +112,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
         if (!checkpointed.contains(item)) continue;
         unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
     }
-    store.remove_unneeded(unfinished, phase.epoch);
+    if (!phase.superseded()) store.remove_unneeded(unfinished, phase.epoch);
     say_what_continues(plan.size);
     return plan;
 }
@@ -141,6 +141,7 @@ class Monitor {
     }
 
     void write(const std::string& state) const {
+        if (phase_.superseded()) return;
         nlohmann::ordered_json json = progress_.to_json();
         json["epoch"] = phase_.epoch;
         json["state"] = state;
@@ -316,6 +317,7 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
     Plan plan{.order = {}, .earlier = EarlierResults(phase.folder.root)};
     world.agree([&] {
         if (!world.is_first()) return;
+        phase.begin();
         plan = make_plan(loaded, phase, *store, log);
         for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
         if (!store->damage().empty()) warn_of_damage(store->damage().front());
@@ -330,7 +332,9 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
     if (!plan.order.empty()) run_replicas(world, loaded, phase, plan, *store, outcome, storage_error);
     const bool storage_failed = print_storage_errors(world, storage_error);
     world.agree([&] {
-        if (world.is_first()) collect(phase, loaded, log, outcome);
+        if (!world.is_first()) return;
+        if (phase.superseded_now()) outcome.stop = StopReason::superseded;
+        if (outcome.stop != StopReason::superseded) collect(phase, loaded, log, outcome);
     });
     outcome.exit_code = exit_code_of(outcome, storage_failed);
     std::vector<std::int64_t> shared{outcome.exit_code, outcome.all_done ? 1 : 0,
@@ -339,7 +343,9 @@ JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phas
     outcome.exit_code = static_cast<int>(shared[0]);
     outcome.all_done = shared[1] != 0;
     outcome.stop = static_cast<StopReason>(shared[2]);
-    if (world.is_first()) {
+    if (world.is_first() && outcome.stop == StopReason::superseded) {
+        log.say("ended: superseded by a later launch");
+    } else if (world.is_first()) {
         log.say("ended with " + std::to_string(outcome.exit_code) + ": " + grouped(outcome.done) + " of " +
                 grouped(outcome.items) + " items done, " + grouped(outcome.failed) + " failed");
     }

@@ -132,6 +132,15 @@ void log_start(const Launch& launch) {
                  static_cast<long long>(launch.epoch));
 }
 
+/// Binds the run folder to this job.
+void begin(Launch& launch) {
+    if (launch.hold->superseded_now()) return;
+    launch.kinds_before = device_kinds(launch.folder);
+    write_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+    write_job(launch);
+    log_start(launch);
+}
+
 /// Logs what the device chose by itself; known only at the end.
 void log_choices(const Launch& launch) {
     Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
@@ -154,17 +163,23 @@ bool same_bytes(const fs::path& a, const fs::path& b) {
 }
 
 /// Runs the same items by plain decoding into RUN/baseline, its own run folder. Collective; nullopt if it was stopped
-/// (then `code` is the exit code).
-std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
+/// (then `end` says how).
+std::optional<BaselineReport> run_baseline(Launch& launch, const JobPhase& above, LaunchEnd& end) {
     const World& world = launch.world;
     JobPhase phase{.label = "baseline",
                    .folder = {launch.folder.root / "baseline"},
                    .settings = launch.settings,
                    .epoch = 0,
-                   .superseded = {}};
+                   .superseded = above.superseded,
+                   .superseded_now = above.superseded_now,
+                   .begin = {}};
     phase.settings.draft = "ar";
     phase.settings.baseline = false;
     phase.settings.output = phase.folder.root;
+    phase.begin = [&] {
+        replace_file(phase.folder.root / "job.cfg", format_settings(phase.settings), Durable::yes, "own");
+        write_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
+    };
     std::unique_ptr<Hold> hold;
     world.agree([&] {
         if (!world.is_first()) return;
@@ -173,8 +188,6 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
         check_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
         hold = std::make_unique<Hold>(phase.folder.root, phase.settings.lease_seconds);
         phase.epoch = hold->epoch();
-        replace_file(phase.folder.root / "job.cfg", format_settings(phase.settings), Durable::yes, "own");
-        write_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
     });
     phase.epoch = shared_epoch(world, phase.epoch);
     launch.loaded.drafts.unload();  // plain decoding's memory plan has no drafts
@@ -182,7 +195,8 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
     if (hold)
         hold->set_ending({{"state", outcome.all_done ? "finished" : "stopped"}, {"exit_code", outcome.exit_code}});
     if (!outcome.all_done) {
-        code = outcome.exit_code;
+        end.code = outcome.exit_code;
+        if (outcome.stop == StopReason::superseded) end.stop = outcome.stop;
         return std::nullopt;
     }
     BaselineReport report{.speed = outcome.speed, .identical = {}};
@@ -225,12 +239,12 @@ void write_summary(const Launch& launch, const Summary& summary) {
     }
 }
 
-/// Why the launch ended early; "" if it did not, or if that was printed already.
-std::string why_it_ended(const Launch& launch, const JobOutcome& outcome) {
+/// Why the launch ended early; "" if it did not, or if that was printed already. `stop`: also of the baseline.
+std::string why_it_ended(const Launch& launch, const JobOutcome& outcome, StopReason stop) {
     if (outcome.stop == StopReason::failures)
         return "max-failures: expected fewer than " + std::to_string(launch.settings.max_failures) +
                " failed items, got " + std::to_string(outcome.failed) + "; see " + launch.folder.log().string();
-    if (outcome.stop == StopReason::superseded)
+    if (stop == StopReason::superseded)
         return launch.folder.root.string() + ": expected to hold the run folder, got superseded by a later launch";
     return "";
 }
@@ -242,7 +256,8 @@ void set_ending(const Launch& launch, const Summary& summary, int code) {
                                     : summary.outcome.all_done ? "finished"
                                                                : "failed"},
                           {"exit_code", code}};
-    if (const std::string why = why_it_ended(launch, summary.outcome); !why.empty()) ending["error"] = why;
+    if (const std::string why = why_it_ended(launch, summary.outcome, summary.outcome.stop); !why.empty())
+        ending["error"] = why;
     launch.hold->set_ending(std::move(ending));
 }
 
@@ -332,31 +347,29 @@ void load_run(Launch& launch) {
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;
         }
-        launch.kinds_before = device_kinds(launch.folder);
-        write_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
-        write_job(launch);
-        log_start(launch);
     });
 }
 
 LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& report) {
     const World& world = launch.world;
-    const auto superseded = [&launch] {
-        return (launch.hold && launch.hold->superseded()) || (launch.superseded_above && launch.superseded_above());
-    };
+    const Hold* const hold = launch.hold.get();  // rank 0
+    const auto superseded_above = [&launch] { return launch.superseded_above && launch.superseded_above(); };
     const JobPhase phase{.label = launch.label,
                          .folder = launch.folder,
                          .settings = launch.settings,
                          .epoch = launch.epoch,
-                         .superseded = superseded};
+                         .superseded = [&] { return (hold && hold->superseded()) || superseded_above(); },
+                         .superseded_now = [&] { return (hold && hold->superseded_now()) || superseded_above(); },
+                         .begin = [&] { begin(launch); }};
     Summary summary = make_summary(launch, run_phase(world, launch.loaded, phase));
     const JobOutcome& outcome = summary.outcome;
     LaunchEnd end{.code = outcome.exit_code, .stop = outcome.stop};
     if (launch.settings.baseline && launch.settings.draft->drafts() && outcome.all_done)
-        summary.baseline = run_baseline(launch, end.code);
+        summary.baseline = run_baseline(launch, phase, end);
     world.agree([&] {
         if (!world.is_first()) return;
         log_choices(launch);
+        if (end.stop == StopReason::superseded) return;  // all other files are the later launch's now
         if (outcome.all_done) summary.results_hash = hash_of_results(launch.folder.root);
         try {
             write_summary(launch, summary);
@@ -371,7 +384,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
                         ": expected the bytes of results.jsonl, got others; please report it");
         }
     });
-    if (const std::string why = why_it_ended(launch, outcome); world.is_first() && !why.empty())
+    if (const std::string why = why_it_ended(launch, outcome, end.stop); world.is_first() && !why.empty())
         std::fprintf(stderr, "error: %s\n", why.c_str());
     return end;
 }

@@ -34,6 +34,8 @@ class Hold {
     [[nodiscard]] std::int64_t epoch() const { return lease_.epoch(); }
     /// Any thread: whether a later launch has taken over the folder.
     [[nodiscard]] bool superseded() const { return superseded_; }
+    /// The same, looked up now instead of every fifth of a lease.
+    [[nodiscard]] bool superseded_now() const { return superseded_ || !lease_.is_newest(); }
     /// How the launch ended; "failed" unless set.
     void set_ending(nlohmann::json ending);
     /// Why the launch failed, unless it is known how it ended.

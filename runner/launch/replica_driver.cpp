@@ -327,7 +327,7 @@ bool ReplicaDriver::stop_requested() {
     }
     if (storage_failed_) {
         board_.request_stop(StopReason::storage);
-    } else if (phase_.superseded && phase_.superseded()) {
+    } else if (phase_.superseded()) {
         board_.request_stop(StopReason::superseded);
     } else if (stop_signalled()) {
         log_.say(std::string("stop requested by ") + stop_signal_name());
@@ -379,6 +379,8 @@ void ReplicaDriver::poke() {
 
 void ReplicaDriver::forget_durable() {
     if (!replica_ || !is_first()) return;
+    // A later launch does not count these results: it needs the checkpoints.
+    if (board_.stop_reason() == StopReason::superseded) return;
     const std::vector<std::int64_t> durable = writer_.take_durable();
     if (!durable.empty()) replica_->results_durable(durable);
 }

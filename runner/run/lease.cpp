@@ -78,9 +78,7 @@ LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
 
 std::int64_t newest_epoch(const fs::path& run) {
     std::int64_t newest = 0;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(run / "launches", error)) {
-        const std::string name = entry.path().filename().string();
+    for (const std::string& name : names_in(run / "launches")) {
         std::int64_t epoch = 0;
         const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), epoch);
         if (bad == std::errc() && std::string_view(end) == ".json") newest = std::max(newest, epoch);
@@ -93,9 +91,7 @@ std::int64_t newest_epoch(const fs::path& run) {
 std::int64_t newest_written_epoch(const fs::path& run) {
     std::int64_t newest = 0;
     for (const char* folder : {"results", "checkpoints"}) {
-        std::error_code error;
-        for (const auto& entry : fs::directory_iterator(run / folder, error)) {
-            const std::string name = entry.path().filename().string();
+        for (const std::string& name : names_in(run / folder)) {
             const std::size_t dash = name.find('-');
             std::int64_t epoch = 0;
             if (dash != std::string::npos) {
@@ -182,6 +178,7 @@ Lease Lease::take(const fs::path& run, double lease_seconds) {
     for (;;) {
         const std::optional<LeaseView> newest = newest_lease(run);
         if (newest && newest->state == LeaseState::live) refuse(run, *newest);
+        if (newest) must_have_accepted(run, newest->record);
         LeaseRecord record;
         record.epoch = std::max(newest ? newest->record.epoch : 0, newest_written_epoch(run)) + 1;
         record.holder = ProcessId::mine();
@@ -198,6 +195,10 @@ Lease Lease::take(const fs::path& run, double lease_seconds) {
 
 bool Lease::renew() const noexcept {
     ::utimensat(AT_FDCWD, record_path(run_, epoch()).c_str(), nullptr, 0);
+    return is_newest();
+}
+
+bool Lease::is_newest() const noexcept {
     return ::access(record_path(run_, epoch() + 1).c_str(), F_OK) != 0;
 }
 

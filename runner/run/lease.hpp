@@ -43,7 +43,8 @@ std::string describe_holder(const LeaseRecord& record);
 /// The lease of a run folder, held by rank 0 of a launch.
 class Lease {
   public:
-    /// Takes the next epoch. Throws UsageError naming the holder if a live launch holds the folder.
+    /// Takes the next epoch. Throws UsageError naming the holder if a live launch holds the folder, InputError if a
+    /// result file is gone.
     static Lease take(const std::filesystem::path& run, double lease_seconds);
 
     [[nodiscard]] const LeaseRecord& record() const { return record_; }
@@ -51,6 +52,9 @@ class Lease {
 
     /// Renews the lease; call it from one thread only. Returns false if a later launch has taken over: then stop.
     [[nodiscard]] bool renew() const noexcept;
+
+    /// Whether no later launch has taken over.
+    [[nodiscard]] bool is_newest() const noexcept;
 
     /// Writes how the launch ended. Best effort: without it the lease becomes stale later.
     void end(const nlohmann::json& ending) const noexcept;

@@ -14,10 +14,9 @@ namespace fs = std::filesystem;
 
 std::vector<LaunchFile> launch_files(const fs::path& folder, std::string_view prefix) {
     std::vector<LaunchFile> files;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
+    for (std::string& name : names_in(folder)) {
         LaunchFile file;
-        file.name = entry.path().filename().string();
+        file.name = std::move(name);
         std::string_view rest = file.name;
         if (!rest.starts_with(prefix) || !rest.ends_with(".jsonl")) continue;
         rest.remove_prefix(prefix.size());
@@ -72,6 +71,16 @@ std::map<std::string, std::int64_t> accept_results(const fs::path& run, const Le
         accepted[file.name] = bytes;
     }
     return accepted;
+}
+
+void must_have_accepted(const fs::path& run, const LeaseRecord& newest) {
+    for (const auto& [name, bytes] : newest.accepted) {
+        const fs::path path = run / "results" / name;
+        std::error_code error;
+        if (fs::exists(path, error)) continue;
+        throw InputError(path.string(), "", std::to_string(bytes) + " bytes of results",
+                         error ? error.message() : "no such file", lost_results);
+    }
 }
 
 }  // namespace longhaul::runner

@@ -21,7 +21,7 @@ struct LaunchFile {
     std::string name;
 };
 
-/// All files of a folder named `prefix` + "R-EPOCH.jsonl", oldest launch first.
+/// All files of a folder named `prefix` + "R-EPOCH.jsonl", oldest launch first. Throws StorageError.
 std::vector<LaunchFile> launch_files(const std::filesystem::path& folder, std::string_view prefix);
 
 /// Limit of a file in which all complete lines count.
@@ -38,5 +38,13 @@ std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest);
 /// For each result file of a run folder, the number of bytes that count for the launch after `newest` (null: the first
 /// launch). Makes them durable. Throws StorageError.
 std::map<std::string, std::int64_t> accept_results(const std::filesystem::path& run, const LeaseRecord* newest);
+
+/// What a user can do if a result file is gone.
+constexpr const char* lost_results =
+    "restore it, or make an empty file of that name: then its items are computed again";
+
+/// Throws InputError if a result file that counts for launch `newest` is not there: what the next launch does not find
+/// will never count again, and a file system may hide a file for a while.
+void must_have_accepted(const std::filesystem::path& run, const LeaseRecord& newest);
 
 }  // namespace longhaul::runner

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/run/slurm.hpp"
@@ -95,6 +96,22 @@ void compare_extensions(const RunFolder& folder, const Json& old_values, const S
     if (old_limit == 0 && settings.limit != 0) refuse(folder, "limit", "0 (all)", std::to_string(settings.limit));
     check("limit", settings.limit, settings.limit != 0 && settings.limit < old_limit);
 }
+
+/// Content of identity.json; "" if there is none. Throws InputError if it cannot be read.
+std::string identity_text(const RunFolder& folder) {
+    const fs::path path = folder.root / "identity.json";
+    std::error_code error;
+    if (!fs::exists(path, error) && !error) return "";
+    const InputFile file(path);
+    return file.read(0, file.num_bytes());
+}
+
+/// Whether a launch has got to its first item; it writes identity.json before.
+bool has_work(const RunFolder& folder) {
+    return !names_in(folder.results()).empty() || !names_in(folder.checkpoints()).empty();
+}
+
+constexpr const char* lost_identity = "restore it from a copy, or keep the results and take another output";
 
 std::string hash_text(const std::string& text) {
     return hex(XXH3_64bits(text.data(), text.size()));
@@ -211,7 +228,7 @@ static void check_identity(const RunFolder& folder, const Settings& settings, co
                    "restore them, or take another output");
         }
     } catch (const Json::exception& error) {
-        throw InputError(file, "", "the identity of a run", error.what(), "take another output");
+        throw InputError(file, "", "the identity of a run", error.what(), lost_identity);
     }
 }
 
@@ -224,7 +241,7 @@ void check_same_job(const RunFolder& other, const Settings& settings, const Fing
 }
 
 std::optional<std::int64_t> recorded_max_tokens(const RunFolder& folder) {
-    const Json json = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
+    const Json json = engine::try_parse_json(identity_text(folder));
     try {
         if (!json.is_object()) return std::nullopt;
         return json.at("extensions").at("max-tokens").get<std::int64_t>();
@@ -334,7 +351,12 @@ std::optional<Finished> read_finished(const RunFolder& folder, const Settings& s
 
 std::optional<Finished> read_last_finish(const RunFolder& folder) {
     const Json json = read_finish(folder);
-    return json.is_object() ? parse_finished(folder, folder.settings(), json) : std::nullopt;
+    if (!json.is_object()) return std::nullopt;
+    // A launch that asks for more replaces identity.json first; if it dies then, job.cfg is still the finished one.
+    const Json identity = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
+    if (identity.is_object() && identity.value("extensions", Json()) != json.value("extensions", Json()))
+        return std::nullopt;
+    return parse_finished(folder, folder.settings(), json);
 }
 
 void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished) {

@@ -42,7 +42,7 @@ struct RunFolder {
     /// Throws UsageError if there is no run in the folder.
     void must_exist() const;
 
-    /// The job as resolved by its last launch. Throws UsageError.
+    /// The job as resolved by its last launch. Throws UsageError, InputError if job.cfg is empty.
     [[nodiscard]] Settings settings() const;
 };
 
@@ -62,7 +62,8 @@ RunFolder run_folder_of(const Settings& settings);
 using Fingerprints = std::map<std::string, std::string>;
 
 /// Compares the job with the identity stored in the folder; fingerprints that only one side has are not compared (the
-/// model's is known late). Throws UsageError naming the first key that differs, and both values.
+/// model's is known late). Throws UsageError naming the first key that differs, and both values; InputError if the
+/// identity is damaged, or lost although the folder has results or checkpoints.
 void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
 
 /// The same for another shard of the job, without `limit`, `samples` and `max-tokens`, which may be raised there at

@@ -87,7 +87,8 @@ void check_other_shards(const Settings& settings, const Fingerprints& fingerprin
     for (std::int64_t index = 0; index < settings.shard.count; ++index) {
         const RunFolder other{shard_path(settings.output, {index, settings.shard.count})};
         std::error_code error;
-        if (index == settings.shard.index || !fs::exists(other.root / "identity.json", error)) continue;
+        const bool begun = fs::exists(other.root / "identity.json", error) || error;  // one that is hidden is an error
+        if (index == settings.shard.index || !begun) continue;
         return check_same_job(other, settings, fingerprints);  // which was compared with the earlier ones
     }
 }

@@ -64,6 +64,37 @@ TEST(Lease, EmptiedLaunchesLoseNothing) {
     EXPECT_EQ(accepted.at("0-2.jsonl"), 12);
 }
 
+// A folder that cannot be listed is not an empty one: what a new launch does not find never counts again.
+TEST(Lease, FoldersThatCannotBeReadAreErrors) {
+    for (const char* name : {"results", "checkpoints", "launches"}) {
+        const TemporaryFolder run;
+        fs::create_symlink(name, run.path() / name);  // to itself
+        EXPECT_THROW(Lease::take(run.path(), 30), Error) << name;
+        std::error_code unreadable;
+        EXPECT_FALSE(fs::exists(run.path() / "launches" / "1.json", unreadable)) << name;
+    }
+}
+
+TEST(Lease, AResultFileThatIsGoneIsNamed) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30).end({{"state", "stopped"}});
+    const fs::path results = run.path() / "results" / "0-1.jsonl";
+    fs::create_directories(results.parent_path());
+    std::ofstream(results) << "{}\n";
+    Lease::take(run.path(), 30).end({{"state", "stopped"}});
+    fs::remove(results);
+    try {
+        Lease::take(run.path(), 30);
+        FAIL() << "its items would be computed again";
+    } catch (const InputError& error) {
+        EXPECT_EQ(error.what(), results.string() +
+                                    ": expected 3 bytes of results, got no such file; restore it, or make an empty "
+                                    "file of that name: then its items are computed again");
+    }
+    std::ofstream{results};
+    EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 3);
+}
+
 TEST(Lease, LiveHolderIsNamedAndRefused) {
     const TemporaryFolder run;
     const Lease lease = Lease::take(run.path(), 30);

@@ -238,6 +238,50 @@ TEST_F(RunFolderTest, DamagedIdentityIsAnError) {
     EXPECT_THROW(check_identity(folder, settings, fingerprints), InputError);
 }
 
+// Without its identity a folder with results would take any job, and mix two texts.
+TEST_F(RunFolderTest, LostIdentityIsAnErrorOnceThereIsWork) {
+    const fs::path file = folder.root / "identity.json";
+    const auto lines = [&] {
+        std::string all;
+        try {
+            check_identity(folder, settings, fingerprints);
+        } catch (const InputError& error) {
+            all = error.what();
+        }
+        return all;
+    };
+    for (const fs::path& work : {folder.results() / "0-1.jsonl", folder.checkpoints() / "0-1-1.h5"}) {
+        fs::remove(file);
+        EXPECT_EQ(lines(), "") << "a launch that died while it loaded its model";
+        std::ofstream(work) << "x";
+        const std::string lost = file.string() +
+                                 ": expected the identity of a run, got nothing; restore it from a copy, or keep the "
+                                 "results and take another output";
+        EXPECT_EQ(lines(), lost);
+        std::ofstream{file};
+        EXPECT_EQ(lines(), lost) << "empty";
+        fs::remove(work);
+    }
+    fs::remove(file);
+    fs::create_symlink(file, file);
+    EXPECT_NE(lines().find("Too many levels of symbolic links"), std::string::npos) << "unreadable is not absent";
+}
+
+// A launch that asks for more writes identity.json before job.cfg, and may die between the two.
+TEST_F(RunFolderTest, WhatAsksForMoreIsNotFinished) {
+    settings.data = temporary.path() / "p.jsonl";
+    settings.output = folder.root;
+    std::ofstream(folder.root / "results.jsonl") << "";
+    std::ofstream(folder.root / "job.cfg") << format_settings(settings);
+    write_finished(folder, settings, {.items = 20, .failed = 0, .baseline = false});
+    ASSERT_TRUE(read_last_finish(folder).has_value());
+    settings.max_tokens = 200;
+    write_identity(folder, settings, fingerprints);
+    EXPECT_FALSE(read_last_finish(folder).has_value());
+    std::ofstream{folder.root / "job.cfg"};
+    EXPECT_THROW(static_cast<void>(folder.settings()), InputError);
+}
+
 TEST_F(RunFolderTest, HashTellsJobsApartButNotExecution) {
     Settings other = settings;
     other.batch = 9;
