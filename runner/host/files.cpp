@@ -101,6 +101,11 @@ bool create_once(const std::filesystem::path& path, std::string_view text, std::
     return result == 0;
 }
 
+void remove_durably(const std::filesystem::path& path) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "remove it", errno);
+    sync_folder(path.parent_path());
+}
+
 std::string read_if_there(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

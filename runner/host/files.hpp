@@ -47,6 +47,9 @@ void replace_file(const std::filesystem::path& path, std::string_view text, Dura
 /// `tag`. Throws StorageError.
 [[nodiscard]] bool create_once(const std::filesystem::path& path, std::string_view text, std::string_view tag);
 
+/// Removes a file that may be absent, durably. Throws StorageError.
+void remove_durably(const std::filesystem::path& path);
+
 /// The content of the file; "" if it is absent or cannot be read.
 [[nodiscard]] std::string read_if_there(const std::filesystem::path& path);
 

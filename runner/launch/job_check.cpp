@@ -217,11 +217,15 @@ class JobChecker {
         // If keys have faults, the job is not known well enough to be compared.
         Settings there = settings;
         there.allow_device_change |= device_is_auto_ || !device_is_here_;  // decided on the node that runs the job
+        bool afresh = false;
         const bool same = !faulty_keys_.empty() || attempt("output", [&] {
-            check_identity(folder, there, fingerprints_);
+            const auto data = fingerprints_.find("data");  // as a launch, which has no model yet when it decides
+            const bool known = data != fingerprints_.end();
+            afresh = check_own_folder(folder, there, known ? Fingerprints{*data} : Fingerprints()).has_value();
+            if (!afresh) check_identity(folder, there, fingerprints_);
             if (settings.shard.is_part()) check_other_shards(there, fingerprints_);
         });
-        if (!same || !fs::exists(folder.root / "identity.json")) return;
+        if (!same || afresh || !fs::exists(folder.root / "identity.json")) return;
         report_.is_begun = true;
         if (report_.model && is_good("max-tokens"))
             attempt("output", [&] { check_texts_fit(settings, report_.model->config.max_positions); });

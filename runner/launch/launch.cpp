@@ -44,7 +44,7 @@ std::int64_t num_items(const Launch& launch) {
 
 /// Checks that the run folder and the shards beside it belong to this job.
 void check_job(const Launch& launch) {
-    check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+    if (!launch.starts_afresh) check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
     if (launch.settings.shard.is_part()) check_other_shards(launch.settings, launch.loaded.fingerprints);
 }
 
@@ -58,16 +58,18 @@ std::optional<Finished> open_folder(Launch& launch) {
         check_other_shards(settings, launch.loaded.fingerprints);  // before a refused shard creates its folder
     }
     launch.folder.create();
-    check_identity(launch.folder, settings, launch.loaded.fingerprints);
+    const std::optional<std::int64_t> discarded = check_own_folder(launch.folder, settings, launch.loaded.fingerprints);
+    launch.starts_afresh = discarded.has_value();
     const std::optional<Finished> finished = read_finished(launch.folder, settings);
-    if (finished && finished->items == num_items(launch)) {
+    if (!discarded && finished && finished->items == num_items(launch)) {
         write_lost_job(launch);
         return finished;
     }
-    if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())
+    if (const auto newest = newest_lease(launch.folder.root); !discarded && newest && newest->ending.is_object())
         launch.previous_ending = newest->ending;
-    launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds);
+    launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds, discarded);
     launch.epoch = launch.hold->epoch();
+    if (discarded) remove_durably(launch.folder.root / "finished.json");  // it could be taken for the new job's
     write_lost_job(launch);
     return std::nullopt;
 }
@@ -263,7 +265,8 @@ void set_ending(const Launch& launch, const Summary& summary, int code) {
 
 }  // namespace
 
-Hold::Hold(const fs::path& root, double lease_seconds) : lease_(Lease::take(root, lease_seconds)) {
+Hold::Hold(const fs::path& root, double lease_seconds, std::optional<std::int64_t> discard_until)
+    : lease_(Lease::take(root, lease_seconds, discard_until)) {
     pulse_.every(lease_seconds / 5, [this] {
         if (!lease_.renew()) superseded_ = true;
     });

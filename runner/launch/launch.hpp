@@ -25,8 +25,8 @@ namespace longhaul::runner {
 /// Rank 0's lock on a folder: takes the lease, renews it in a background thread and ends it in the destructor.
 class Hold {
   public:
-    /// Throws UsageError with the name of the holder if another launch holds the folder.
-    Hold(const std::filesystem::path& root, double lease_seconds);
+    /// Throws UsageError with the name of the holder if another launch holds the folder. `discard_until`: Lease::take.
+    Hold(const std::filesystem::path& root, double lease_seconds, std::optional<std::int64_t> discard_until = {});
     ~Hold();
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -61,6 +61,8 @@ struct Launch {
     RunFolder folder = run_folder_of(settings);
     std::unique_ptr<Hold> hold{};                     ///< rank 0, set by open_run
     std::optional<nlohmann::json> previous_ending{};  ///< rank 0: how the previous launch ended
+    /// Rank 0: the folder was begun by another job that has nothing but failures; they count no more.
+    bool starts_afresh = false;
     std::int64_t epoch = 0;
     std::vector<std::string> kinds_before{};  ///< rank 0: device kinds of earlier launches
 };

@@ -5,6 +5,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "runner/run/lease.hpp"
 #include "runner/run/run_folder.hpp"
 #include "runner/run/run_status.hpp"
 #include "runner/run/shard_folder.hpp"
@@ -66,6 +67,29 @@ void check_texts_fit(const Settings& settings, std::int64_t context) {
                      " (the model's context of " + std::to_string(context) + " less the prompt of item " +
                      engine::printable(longest.id()) + "), got " + std::to_string(settings.max_tokens) +
                      "; with more, this run's text of it would become an error");
+}
+
+std::optional<std::int64_t> only_failures_until(const RunFolder& folder) {
+    const std::optional<LeaseView> newest = newest_lease(folder.root);  // before the results: no other launch adds any
+    if (!newest || newest->state == LeaseState::live || !names_in(folder.checkpoints()).empty()) return std::nullopt;
+    const ResultIndex results = ResultIndex::read(folder.root);
+    const auto has_text = [&](const ResultIndex::Entry& entry) {
+        return !entry.failed || results.find_resumable(entry.place.key) != nullptr;
+    };
+    const bool any = std::any_of(results.entries().begin(), results.entries().end(), has_text);
+    return any || !results.damage().empty() ? std::nullopt : std::optional(newest->record.epoch);
+}
+
+std::optional<std::int64_t> check_own_folder(const RunFolder& folder, const Settings& settings,
+                                             const Fingerprints& fingerprints) {
+    try {
+        check_identity(folder, settings, fingerprints);
+        return std::nullopt;
+    } catch (const UsageError&) {
+        const std::optional<std::int64_t> epoch = only_failures_until(folder);
+        if (!epoch) throw;
+        return epoch;
+    }
 }
 
 void EarlierResults::add(const ResultIndex& index, const ResultIndex::Entry& entry) {

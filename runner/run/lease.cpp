@@ -173,19 +173,22 @@ double longest_stop_seconds(const fs::path& run) {
     return longest;
 }
 
-Lease Lease::take(const fs::path& run, double lease_seconds) {
+Lease Lease::take(const fs::path& run, double lease_seconds, std::optional<std::int64_t> discard_until) {
     make_folder(run / "launches");
     for (;;) {
         const std::optional<LeaseView> newest = newest_lease(run);
         if (newest && newest->state == LeaseState::live) refuse(run, *newest);
-        if (newest) must_have_accepted(run, newest->record);
+        if (discard_until && (!newest || newest->record.epoch != *discard_until))
+            throw UsageError(run.string() + ": output: expected launch " + std::to_string(*discard_until) +
+                             " as the last, got a later one; run again");
+        if (newest && !discard_until) must_have_accepted(run, newest->record);
         LeaseRecord record;
         record.epoch = std::max(newest ? newest->record.epoch : 0, newest_written_epoch(run)) + 1;
         record.holder = ProcessId::mine();
         record.started = utc_now();
         record.lease_seconds = lease_seconds;
         record.slurm = slurm_record_from_environment();
-        record.accepted = accept_results(run, newest ? &newest->record : nullptr);
+        if (!discard_until) record.accepted = accept_results(run, newest ? &newest->record : nullptr);
         // If two launches found the same stale lease, one of them gets the epoch; the other checks again and is
         // refused.
         const std::string text = engine::json_text(to_json(record), 2) + "\n";

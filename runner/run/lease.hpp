@@ -44,8 +44,10 @@ std::string describe_holder(const LeaseRecord& record);
 class Lease {
   public:
     /// Takes the next epoch. Throws UsageError naming the holder if a live launch holds the folder, InputError if a
-    /// result file is gone.
-    static Lease take(const std::filesystem::path& run, double lease_seconds);
+    /// result file is gone. `discard_until`: the results of the launches up to this epoch do not count for the new one;
+    /// throws UsageError if there is a newer one.
+    static Lease take(const std::filesystem::path& run, double lease_seconds,
+                      std::optional<std::int64_t> discard_until = {});
 
     [[nodiscard]] const LeaseRecord& record() const { return record_; }
     [[nodiscard]] std::int64_t epoch() const { return record_.epoch; }

@@ -6,6 +6,7 @@
 #include "engine/json.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
+#include "runner/run/earlier_results.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -89,7 +90,11 @@ void check_other_shards(const Settings& settings, const Fingerprints& fingerprin
         std::error_code error;
         const bool begun = fs::exists(other.root / "identity.json", error) || error;  // one that is hidden is an error
         if (index == settings.shard.index || !begun) continue;
-        return check_same_job(other, settings, fingerprints);  // which was compared with the earlier ones
+        try {
+            return check_same_job(other, settings, fingerprints);  // which was compared with the earlier ones
+        } catch (const UsageError&) {
+            if (!only_failures_until(other)) throw;
+        }
     }
 }
 

@@ -139,6 +139,33 @@ def superseded(bench):
     check(all(path.exists() for path in before), "no checkpoint is removed")
 
 
+def corrected(bench):
+    """A folder in which every item failed takes the corrected command, and starts afresh; one with a text does not."""
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    job = bench.job()
+    folder, whole = bench.folder / "run", bench.folder / "whole"
+    for options in ("--max-tokens=100000", "--column=prompt=nothing"):
+        expect(run(bench, job, options), 3, "all items fail")
+        check((folder / "finished.json").exists() and all(line["finish_reason"] == "error" for line in results(folder)), options)
+        check("all good" in expect(bench.command("check", job), 0, "foreseen").output, "check")
+        # A launch that dies while it loads its model leaves nothing that is taken for finished.
+        launch = start(bench, job)
+        wait_for(lambda: not (folder / "finished.json").exists(), "the new launch holds the folder")
+        launch.kill_all()
+        expect(run(bench, job), 0, "corrected")
+        expect(run(bench, job, f"--output={whole}"), 0, "fresh")
+        check(digest(folder) == digest(whole), "the same bytes")
+        check(bench.command("verify", folder).output.endswith("all intact\n"), "verified")
+        refused = expect(run(bench, job, "--seed=2"), 2, "it has texts now")
+        check("this run was started with it" in refused.errors, refused.errors)
+        shutil.rmtree(folder)
+    shards = bench.folder / "shards"
+    for options, code in ((["--max-tokens=100000"], 3), ([], 0)):
+        for index in range(2):
+            expect(run(bench, job, f"--shard={index}/2", f"--output={shards}", *options), code, f"shard {index} {options}")
+    check(digest(shards) == digest(whole), "the same bytes")
+
+
 def printing(bench):
     """Output that is lost is an error, a run that ends meanwhile is whole, and a folder that cannot be joined is printed."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
@@ -175,4 +202,4 @@ def printing(bench):
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
-        identity, lost_results, damaged_statistics, superseded, printing)}))
+        identity, lost_results, corrected, damaged_statistics, superseded, printing)}))

@@ -95,6 +95,20 @@ TEST(Lease, AResultFileThatIsGoneIsNamed) {
     EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 3);
 }
 
+TEST(Lease, DiscardsTheResultsOfTheLaunchesThatWereLookedAt) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30).end({{"state", "finished"}});
+    fs::create_directories(run.path() / "results");
+    std::ofstream(run.path() / "results" / "0-1.jsonl") << "{}\n";
+    EXPECT_THROW(Lease::take(run.path(), 30, 2), UsageError);
+    Lease::take(run.path(), 30).end({{"state", "stopped"}});
+    EXPECT_THROW(Lease::take(run.path(), 30, 1), UsageError) << "another launch came between";
+    Lease::take(run.path(), 30, 2).end({{"state", "stopped"}});
+    EXPECT_TRUE(newest_lease(run.path())->record.accepted.empty());
+    Lease::take(run.path(), 30).end({{"state", "stopped"}});
+    EXPECT_TRUE(newest_lease(run.path())->record.accepted.empty()) << "nor later";
+}
+
 TEST(Lease, LiveHolderIsNamedAndRefused) {
     const TemporaryFolder run;
     const Lease lease = Lease::take(run.path(), 30);
