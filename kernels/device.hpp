@@ -324,6 +324,8 @@ class Device {
     [[nodiscard]] virtual std::int64_t operation_bytes(const KvLayout& /*layout*/, const PassSize& /*pass*/) const {
         return 0;
     }
+    /// Most dimensions of a head whose keys and values are of type `kv`.
+    [[nodiscard]] virtual std::int64_t max_head_dim(DType /*kv*/) const { return 1024; }
     /// nullptr: the devices communicate through the host.
     [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
     /// nullptr: the host chooses the tokens.

@@ -25,7 +25,9 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       sum(on),
       expert_inputs(on),
       expert_sums(on),
-      expert_biases(on) {}
+      expert_biases(on),
+      latent_parts(on),
+      latent_inputs(on) {}
 
 /// Memory for the input of a matmul, act [num_rows, padded width].
 std::byte* ComputeContext::inputs(std::int64_t width, std::int64_t num_rows) {

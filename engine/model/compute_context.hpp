@@ -53,6 +53,7 @@ struct ComputeContext {
     Scratch sum;       ///< output of a block
     /// Rows of a block's input, and of its output, one for each of their experts.
     Scratch expert_inputs, expert_sums, expert_biases;
+    Scratch latent_parts, latent_inputs;  ///< of latent attention: projections, and inputs of its heads' matmuls
 
     /// Matmul input, act [num_rows, padded width]: the rows, rounded.
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);

@@ -32,6 +32,7 @@ struct RopeConfig {
     /// Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / original_max_positions)), as those
     /// of Ministral 3 (llama_4_scaling_beta).
     double query_growth = 0.0;
+    double query_scale = 1.0;  ///< factor on the queries of all positions
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
     /// longer ones.
     std::vector<double> short_factors = {}, long_factors = {};
@@ -67,8 +68,11 @@ struct ExpertConfig {
     RouterScore score = RouterScore::softmax;
     double scale = 1.0;      ///< factor on the weights
     bool normalized = true;  ///< weights of the chosen experts sum to `scale`; false: each is its score times `scale`
-    bool bias = false;       ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
-    bool stacked = false;    ///< a tensor of the files has a matrix of all experts, gates and ups alternating
+    /// Experts are chosen from the `best_groups` best of so many groups of them; 1: from all. A group is as good as its
+    /// best expert, with `sigmoid` as the sum of its two best.
+    std::int64_t num_groups = 1, best_groups = 1;
+    bool bias = false;     ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
+    bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
 };
 
 /// Configuration of one layer.
@@ -97,6 +101,21 @@ struct LayerPlace {
     std::int64_t index = 0;
 };
 
+/// Multi-head latent attention (MLA, arXiv 2405.04434 section 2.1). A position has one latent vector, from which each
+/// head's key and value are projected, and one rotated part of the keys, which all heads share. Here the projections of
+/// keys are applied to the queries, and those of values to the sums of latents, so that all heads attend to one KV head
+/// of kv_rank + rope_dim dimensions.
+struct LatentConfig {
+    std::int64_t query_rank = 0;  ///< width of the latent that queries are projected from; 0: from the layer's input
+    std::int64_t kv_rank = 0;     ///< width of the latent of keys and values; 0: no latent attention
+    std::int64_t nope_dim = 0;    ///< of a head's queries and keys: dimensions without rotation
+    std::int64_t rope_dim = 0;    ///< and with
+    std::int64_t value_dim = 0;   ///< of a head's values
+    bool interleaved = true;      ///< rotated pairs stand side by side in the files; false: half of rope_dim apart
+
+    [[nodiscard]] std::int64_t query_dim() const { return nope_dim + rope_dim; }
+};
+
 /// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 3, differ from it as these fields say) or
 /// of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
@@ -108,7 +127,8 @@ struct ModelConfig {
     std::int64_t num_layers = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
-    std::int64_t head_dim = 0;
+    std::int64_t head_dim = 0;  ///< of keys and values; latent attention: one KV head of kv_rank + rope_dim
+    LatentConfig latent{};
     std::int64_t max_positions = 0;
     std::int64_t embedding_size = 0;  ///< width of token embeddings if the model has in/out projections; 0: hidden_size
     double norm_eps = 1e-6;
@@ -148,6 +168,9 @@ struct ModelConfig {
     /// longrope: the longest text with the short frequencies. All keys of a longer text have the long ones, so those
     /// of the text up to here are computed again when it grows longer. Without longrope: no text is longer.
     [[nodiscard]] std::int64_t longest_short_text() const;
+    [[nodiscard]] bool has_latent_attention() const { return latent.kv_rank > 0; }
+    /// Outputs of a head's attention.
+    [[nodiscard]] std::int64_t value_dim() const { return has_latent_attention() ? latent.value_dim : head_dim; }
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
     /// Rows of the learned position table; position p uses row p + 2.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }

@@ -34,13 +34,15 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
     : context_(context),
       config_(config),
       split_(split),
+      latent_(context, config, split),
       weights_(weights),
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
         const bool known = kind.gated == (kind.activation != Activation::relu) &&
                            (kind.query_scale == 1.0 || kind.head_norm) &&
-                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias));
+                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
+                           !(config.has_latent_attention() && (kind.head_norm || kind.qkv_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
     for (const LayerWeights& w : weights) {
@@ -158,7 +160,8 @@ std::byte* DecoderLayers::queries() {
 }
 
 const std::byte* DecoderLayers::attend(std::int64_t layer) {
-    const std::int64_t width = weights_[layer].output.num_inputs;
+    const std::int64_t width =
+        config_.has_latent_attention() ? split_.query_width() : weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
     const float* sinks = weights_[layer].sinks ? weights_[layer].sinks.as<float>() : nullptr;
@@ -173,6 +176,8 @@ void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std:
     const LayerWeights& w = weights_[layer];
     const kernels::KvLayout& layout = layout_of(layer);
     const std::int64_t in_group = places_[layer].index;
+    if (config_.has_latent_attention())
+        return device.rope_store(layout, in_group, latent_.project(w.latent, input, num_rows_), split_.num_heads, q);
     const std::int64_t stride = w.qkv.num_inputs;
     float* qkv = context_.projected.floats(num_rows_ * w.qkv.num_outputs);
     if (!w.qkv_bias && !w.query_norm.gain)
@@ -195,6 +200,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
     project_qkv(layer, input, q);
     if (before_attention_) before_attention_({places_[layer], q, split_.num_heads});
     const std::byte* heads = attend(layer);
+    if (config_.has_latent_attention()) heads = latent_.values(w.latent, heads, num_rows_, w.output.num_inputs);
 
     float* out = context_.sum.floats(num_rows_ * rows.width);
     context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);

@@ -11,6 +11,7 @@
 #include "engine/model/compute_context.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/expert_routing.hpp"
+#include "engine/model/latent_attention.hpp"
 #include "engine/model/pass.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/taps.hpp"
@@ -83,6 +84,7 @@ class DecoderLayers {
     ComputeContext& context_;
     const ModelConfig& config_;
     const Split& split_;
+    LatentAttention latent_;
     std::span<const LayerWeights> weights_;
     std::vector<RememberedAngles> ropes_;                ///< by ModelConfig::ropes_of_layers
     kernels::KvLayout first_layout_;                     ///< of the first group

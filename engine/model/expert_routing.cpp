@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -18,11 +19,13 @@ class Chooser {
           correction_(correction),
           order_(static_cast<std::size_t>(experts.count)),
           scores_(order_.size()),
-          ranks_(order_.size()) {}
+          ranks_(order_.size()),
+          groups_(static_cast<std::size_t>(experts.num_groups)) {}
 
     /// The experts of a row in ascending order; valid until the next call.
     std::span<const std::int32_t> choose(std::span<const float> logits) {
         score(logits);
+        if (experts_.num_groups > 1) keep_best_groups();
         std::iota(order_.begin(), order_.end(), 0);
         const auto better = [&](std::int32_t a, std::int32_t b) {
             return ranks_[a] != ranks_[b] ? ranks_[a] > ranks_[b] : a < b;
@@ -76,11 +79,33 @@ class Chooser {
         }
     }
 
+    /// Lowers the ranks of all experts outside of the best groups.
+    void keep_best_groups() {
+        const auto size = static_cast<std::ptrdiff_t>(order_.size() / groups_.size());
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            const auto first = ranks_.begin() + static_cast<std::ptrdiff_t>(g) * size;
+            std::vector<double> best(experts_.score == RouterScore::sigmoid ? 2 : 1);
+            std::partial_sort_copy(first, first + size, best.begin(), best.end(), std::greater<>());
+            groups_[g] = {std::accumulate(best.begin(), best.end(), 0.0), first};
+        }
+        // Of equal groups the first is better.
+        std::stable_sort(groups_.begin(), groups_.end(),
+                         [](const Group& a, const Group& b) { return a.rank > b.rank; });
+        for (auto group = groups_.begin() + experts_.best_groups; group != groups_.end(); ++group)
+            std::fill(group->first, group->first + size, -std::numeric_limits<double>::infinity());
+    }
+
+    struct Group {
+        double rank = 0;
+        std::vector<double>::iterator first;  ///< rank of its first expert
+    };
+
     ExpertConfig experts_;
     std::span<const float> correction_;
     std::vector<std::int32_t> order_;
     std::vector<double> scores_;
     std::vector<double> ranks_;  ///< what experts are chosen by
+    std::vector<Group> groups_;
     bool is_bad_ = false;
 };
 

@@ -20,10 +20,10 @@ struct ExpertRouting {
     std::vector<kernels::WeightedRow> terms;  ///< [pass rows, experts per row]: copies to add up
 };
 
-/// Each row goes to the experts with its highest logits (RouterScore::sigmoid: scores plus `correction`); of equal ones
-/// the lower expert wins, and NaN counts as -infinity. Weights are experts.scale times the scores, which sum to 1 over
-/// the chosen ones if `experts.normalized`; NaN in a row that has NaN or +infinity. logits: [rows, experts],
-/// correction: [experts], host memory.
+/// Each row goes to the experts with its highest logits (RouterScore::sigmoid: scores plus `correction`), in the best
+/// groups if there are several; of equal ones the lower wins, and NaN counts as -infinity. Weights are experts.scale
+/// times the scores, which sum to 1 over the chosen ones if `experts.normalized`; NaN in a row that has NaN or
+/// +infinity. logits: [rows, experts], correction: [experts], host memory.
 ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction = {});
 
 }  // namespace longhaul::engine

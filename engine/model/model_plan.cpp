@@ -11,6 +11,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/model/latent_attention.hpp"
 #include "engine/model/stored_matrix.hpp"
 #include "engine/model/tensor_names.hpp"
 
@@ -118,6 +119,7 @@ bool is_zero(const TensorView& tensor) {
 /// Whether config.json says that attention does not have this tensor. Some GPTQ folders have zeros as biases.
 bool contradicts_config(const std::string& part, const TensorView& tensor, const TensorNames& names,
                         const LayerConfig& kind) {
+    if (!names.kv_down.empty()) return false;  // latent attention has no such choices
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
         if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
@@ -230,7 +232,11 @@ std::int64_t num_active_parameters(const ModelConfig& config) {
 }
 
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
-    std::int64_t widest = std::max(split.qkv_width(), split.padded_hidden);
+    const LatentConfig& latent = config.latent;
+    const std::int64_t projected = config.has_latent_attention()
+                                       ? std::max(latent.query_rank, split.num_heads * latent.query_dim())
+                                       : split.qkv_width();
+    std::int64_t widest = std::max(projected, split.padded_hidden);
     for (const LayerConfig& layer : config.layers) widest = std::max(widest, split.up_width(layer));
     return widest;
 }
@@ -255,10 +261,12 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         f32 * router_outputs +
         experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
                           f32 * config.hidden_size + of_biases);
+    const std::int64_t of_latents =
+        config.has_latent_attention() ? LatentAttention::row_bytes(config.latent, split) : 0;
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
-                                       f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
-                                       act * std::max(heads, widest_mlp) + of_experts;
+                                       f32 * std::max({widest_matrix(config, split), split.qkv_width(), width}) +
+                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts + of_latents;
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
@@ -329,13 +337,21 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
         for (const std::int64_t value : {&layer - config.layers.data(), experts.count, experts.per_token,
                                          std::int64_t{experts.normalized}, config.expert_intermediate_size})
             writer.put(value);
-        if (experts.score == RouterScore::softmax) continue;
+        if (experts.num_groups > 1)
+            for (const std::int64_t value : {experts.num_groups, experts.best_groups}) writer.put(value);
+        if (experts.score == RouterScore::softmax && !config.has_latent_attention()) continue;
         writer.put(config.shared_intermediate_size);
         writer.put(experts.scale);
     }
     if (config.model_type != "opt" &&
         (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
         put_layers(config, writer);
+    if (config.has_latent_attention()) {
+        const LatentConfig& latent = config.latent;
+        for (const std::int64_t value : {latent.query_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim,
+                                         latent.value_dim, std::int64_t{latent.interleaved}})
+            writer.put(value);
+    }
     const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3", "seed_oss"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);

@@ -114,6 +114,7 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_p
     RopeConfig rope = given;
     if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
     query_growth_ = rope.query_growth;
+    query_scale_ = rope.query_scale;
     query_period_ = rope.original_max_positions;
     const std::int64_t dims = rope.rotated_dims(config.head_dim);
     const YarnRamp ramp(rope, dims);
@@ -150,9 +151,10 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_p
 }
 
 float RopeTable::query_factor(std::int64_t position) const {
-    if (query_growth_ == 0.0 || position < query_period_) return 1.0F;
+    if (query_growth_ == 0.0 || position < query_period_) return static_cast<float>(query_scale_);
     const std::int64_t periods = position / query_period_;
-    return static_cast<float>(1.0 + query_growth_ * scalar::det_log(1.0 + static_cast<double>(periods)));
+    return static_cast<float>(query_scale_ *
+                              (1.0 + query_growth_ * scalar::det_log(1.0 + static_cast<double>(periods))));
 }
 
 void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const {

@@ -73,6 +73,10 @@ void read_longrope(const Section& rope, const ModelConfig& model, RopeConfig& co
 
 /// The share of a head that is rotated, as dimensions.
 void read_rotated_dims(const Section& rope, const Section& top, const ModelConfig& model, RopeConfig& config) {
+    if (model.has_latent_attention()) {
+        config.rotary_dims = model.latent.rope_dim;
+        return;
+    }
     constexpr std::string_view key = "partial_rotary_factor";
     const double by_default = model.model_type == "glm4_moe" ? 0.5 : 1.0;  // as its class has it
     const Section& section = rope.find(key) != nullptr ? rope : top;

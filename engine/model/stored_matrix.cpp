@@ -6,6 +6,7 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -118,7 +119,11 @@ class Reader {
         bool finite = true;
         for (; first < end; first += together) {
             const std::int64_t last = std::min(first + together, end);
-            transposed ? transposed_rows(first, last) : scaled_row(first);
+            if (transposed) {
+                transposed_rows(first, last);
+            } else {
+                matrix_.form == StoredForm::floats ? float_row(first) : scaled_row(first);
+            }
             finite = all_finite({to(first), to(last)}) && finite;
         }
         return finite;
@@ -137,6 +142,11 @@ class Reader {
             fill(i, end, block);
             i = end;
         }
+    }
+
+    void float_row(std::int64_t r) const {
+        const std::int64_t first = row(r) * matrix_.columns + range_.first_column;
+        for (std::int64_t i = 0; i < range_.num_columns; ++i) to(r)[i] = element_of(*matrix_.elements, first + i);
     }
 
     void scaled_row(std::int64_t r) const {
@@ -207,8 +217,14 @@ static bool read_by_threads(const AnyReader& reader, const MatrixRange& range) {
     const std::int64_t threads = std::clamp<std::int64_t>(wanted, 1, 16);
     {
         std::vector<std::jthread> workers;
-        for (std::int64_t t = 1; t < threads; ++t)
-            workers.emplace_back(read, t * range.num_rows / threads, (t + 1) * range.num_rows / threads);
+        for (std::int64_t t = 1; t < threads; ++t) {
+            const std::int64_t first = t * range.num_rows / threads, end = (t + 1) * range.num_rows / threads;
+            try {
+                workers.emplace_back(read, first, end);
+            } catch (const std::system_error&) {  // a limit on threads or memory
+                read(first, end);
+            }
+        }
         read(0, range.num_rows / threads);
     }
     if (failure) std::rethrow_exception(failure);

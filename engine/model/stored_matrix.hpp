@@ -1,6 +1,6 @@
 // Matrices as model folders store them: rows of floats, elements of 8 bits with scales ("FP8", "INT8"), or of 4 or 8
 // bits with scales of groups (GPTQ, AWQ, NVFP4, MXFP4), each in tensors of its own or one of the experts in a tensor
-// for all. FolderSource hands on the first as they are, the others as f32.
+// for all. FolderSource hands on the first as they are, if it can, the others as f32.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,7 @@ struct MatrixRange {
     std::int64_t row_step = 1;
 };
 
-/// out [num_rows, num_columns] = a part of a matrix of any form but `floats`; a product with a scale is rounded once.
+/// out [num_rows, num_columns] = a part of a matrix of any form; a product with a scale is rounded once.
 /// Returns whether all are finite. Uses several threads.
 bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out);
 

@@ -15,7 +15,8 @@ struct TensorNames {
     std::string layers;
     std::string attention_norm, query, key, value, output;  ///< fused: `query` holds q, k and v; key, value are empty
     std::string query_norm, key_norm;                       ///< LayerConfig::head_norm
-    std::string attention_out_norm, mlp_out_norm;           ///< NormPlace::both
+    std::string query_down, query_up, kv_down, kv_norm, kv_up;  ///< LatentConfig, beside query and query_norm
+    std::string attention_out_norm, mlp_out_norm;               ///< NormPlace::both
     std::string mlp_norm;
     std::vector<std::string>
         up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
@@ -44,6 +45,11 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .output = "self_attn.o_proj",
             .query_norm = "self_attn.q_norm",
             .key_norm = "self_attn.k_norm",
+            .query_down = "",
+            .query_up = "",
+            .kv_down = "",
+            .kv_norm = "",
+            .kv_up = "",
             .attention_out_norm = "",
             .mlp_out_norm = "",
             .mlp_norm = "post_attention_layernorm",
@@ -57,6 +63,19 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .shared_down = "mlp.shared_experts.down_proj",
             .sinks = "self_attn.sinks",
             .mtp_marker = ""};
+}
+
+/// Latent attention, and layers for multi-token prediction as DeepSeek-V3 has them.
+inline TensorNames latent_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.query_down = "self_attn.q_a_proj";
+    names.query_norm = "self_attn.q_a_layernorm";
+    names.query_up = "self_attn.q_b_proj";
+    names.kv_down = "self_attn.kv_a_proj_with_mqa";
+    names.kv_norm = "self_attn.kv_a_layernorm";
+    names.kv_up = "self_attn.kv_b_proj";
+    names.mtp_marker = "eh_proj.weight";
+    return names;
 }
 
 inline TensorNames glm4_moe_tensor_names() {
@@ -113,6 +132,11 @@ inline TensorNames opt_tensor_names() {
             .output = "self_attn.out_proj",
             .query_norm = "",
             .key_norm = "",
+            .query_down = "",
+            .query_up = "",
+            .kv_down = "",
+            .kv_norm = "",
+            .kv_up = "",
             .attention_out_norm = "",
             .mlp_out_norm = "",
             .mlp_norm = "final_layer_norm",
@@ -132,8 +156,9 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
     static const TensorNames mistral3 = llama_tensor_names("language_model.");
     static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
-    static const TensorNames glm4_moe = glm4_moe_tensor_names();
+    static const TensorNames glm4_moe = glm4_moe_tensor_names(), latent = latent_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
+    if (config.has_latent_attention()) return latent;
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mistral3") return mistral3;

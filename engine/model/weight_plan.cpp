@@ -69,8 +69,12 @@ class Planner {
             head_norm(name + "query_norm", w.query_norm, from + names_.query_norm, kind, kind.query_scale);
             head_norm(name + "key_norm", w.key_norm, from + names_.key_norm, kind, 1.0);
         }
-        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
-        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());
+        if (c_.has_latent_attention()) {
+            latent(from, name, w.latent);
+        } else {
+            column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
+        }
+        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.value_dim(), s_.value_width());
         if (kind.experts.count > 0) {
             experts(kind.experts, from, name, w);
             if (c_.shared_intermediate_size > 0)
@@ -84,6 +88,69 @@ class Planner {
         }
         if (kind.sinks)
             vector(name + "sinks", w.sinks, {rows(from + names_.sinks, c_.num_heads, 1, s_.first_head, s_.num_heads)});
+    }
+
+    /// Projections of latent attention. The rows that give rotated dimensions are ordered such that i and i +
+    /// rope_dim / 2 are a pair.
+    void latent(const std::string& from, const std::string& name, LatentWeights& w) {
+        const LatentConfig& l = c_.latent;
+        const std::string kv_down = from + names_.kv_down + ".weight", kv_up = from + names_.kv_up + ".weight";
+        const std::int64_t down_rows = l.kv_rank + l.rope_dim;
+        if (l.query_rank > 0) {
+            everywhere(name + "query_down", w.query_down, types_.layers, from + names_.query_down, l.query_rank,
+                       c_.hidden_size);
+            latent_norm(name + "query_norm", w.query_norm, from + names_.query_norm, l.query_rank);
+        }
+        column_parallel(name + "kv_down", w.kv_down, types_.layers,
+                        {rows(kv_down, down_rows, c_.hidden_size, 0, l.kv_rank)});
+        std::vector<TensorPart> key_rope;
+        add_rotated(key_rope, rows(kv_down, down_rows, c_.hidden_size, l.kv_rank, l.rope_dim));
+        column_parallel(name + "key_rope", w.key_rope, types_.layers, std::move(key_rope));
+        latent_norm(name + "kv_norm", w.kv_norm, from + names_.kv_norm, l.kv_rank);
+
+        const std::string query = from + (l.query_rank > 0 ? names_.query_up : names_.query) + ".weight";
+        const std::int64_t inputs = l.query_rank > 0 ? l.query_rank : c_.hidden_size;
+        std::vector<TensorPart> queries;
+        w.key_up.resize(static_cast<std::size_t>(s_.num_heads));
+        w.value_up.resize(w.key_up.size());
+        for (std::int64_t head = s_.first_head; head < s_.first_head + s_.num_heads; ++head) {
+            const std::int64_t first = head * l.query_dim();
+            queries.push_back(rows(query, c_.num_heads * l.query_dim(), inputs, first, l.nope_dim));
+            add_rotated(queries, rows(query, c_.num_heads * l.query_dim(), inputs, first + l.nope_dim, l.rope_dim));
+        }
+        column_parallel(name + "query_up", w.query_up, types_.layers, std::move(queries));
+        for (std::size_t i = 0; i < w.key_up.size(); ++i) {
+            const std::int64_t of_head = l.nope_dim + l.value_dim, all = c_.num_heads * of_head;
+            const std::int64_t first = (s_.first_head + static_cast<std::int64_t>(i)) * of_head;
+            TensorPart keys = rows(kv_up, all, l.kv_rank, first, l.nope_dim);
+            keys.transposed = true;
+            const std::string number = "." + std::to_string(i);
+            of_head_matrix(name + "key_up" + number, w.key_up[i], std::move(keys), l.nope_dim);
+            of_head_matrix(name + "value_up" + number, w.value_up[i],
+                           rows(kv_up, all, l.kv_rank, first + l.nope_dim, l.value_dim), l.kv_rank);
+        }
+    }
+
+    void of_head_matrix(std::string name, Matrix& to, TensorPart part, std::int64_t inputs) {
+        matrix(std::move(name), to, kernels::act_type(types_.layers), {std::move(part)}, kernels::num_slices,
+               kernels::padded_inputs(inputs) / kernels::num_slices);
+    }
+
+    void add_rotated(std::vector<TensorPart>& parts, const TensorPart& rotated) const {
+        if (!c_.latent.interleaved) return parts.push_back(rotated);
+        for (const std::int64_t first : {0, 1}) {
+            TensorPart& part = parts.emplace_back(rotated);
+            part.first_row += first;
+            part.num_rows /= 2;
+            part.row_step = 2;
+            part.end_row = rotated.first_row + rotated.num_rows;
+        }
+    }
+
+    /// Of a latent: the classes of transformers give these norms an eps of their own.
+    void latent_norm(const std::string& name, Norm& to, const std::string& tensor, std::int64_t size) {
+        to.eps = 1e-6F;
+        vector(name, to.gain, {whole(tensor + ".weight", size)});
     }
 
     /// Width of an MLP, whole and on this rank.
@@ -302,7 +369,7 @@ class Planner {
 }  // namespace
 
 std::string Split::obstacle(const ModelConfig& config, std::int64_t size) {
-    const std::int64_t width = config.num_heads * config.head_dim;
+    const std::int64_t width = config.num_heads * config.value_dim();
     if (config.num_heads % size != 0) return std::to_string(config.num_heads) + " query heads do not divide by it";
     if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0)
         return std::to_string(config.num_kv_heads) + " KV heads neither divide by it nor divide it";
@@ -321,6 +388,7 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     first_kv_head = rank * config.num_kv_heads / size;
     writes_kv = rank == 0 || (rank - 1) * config.num_kv_heads / size != first_kv_head;
     head_dim = config.head_dim;
+    value_dim = config.value_dim();
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
     expert_intermediate = kernels::padded_inputs(config.expert_intermediate_size) / size;
@@ -352,7 +420,7 @@ std::vector<std::int64_t> TensorPart::vector_shape() const {
 
 std::int64_t WeightPlan::num_rows() const {
     std::int64_t sum = 0;
-    for (const TensorPart& part : parts) sum += part.num_rows;
+    for (const TensorPart& part : parts) sum += part.num_outputs();
     return sum;
 }
 

@@ -28,6 +28,7 @@ Matrix pack(const WeightPlan& plan, kernels::Device& device, TensorSource& sourc
     std::vector<WeightRows> parts;
     for (const TensorPart& part : plan.parts) {
         parts.push_back(source.matrix(part));
+        if (part.transposed) continue;
         WeightRows padding = parts.back();
         padding.data = nullptr;
         padding.num_rows = part.num_rows - part.present_rows();
@@ -56,8 +57,16 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
     return values;
 }
 
+std::int64_t bytes(const LatentWeights& w) {
+    std::int64_t sum = bytes(w.query_down) + bytes(w.kv_down) + bytes(w.key_rope) + bytes(w.query_up);
+    for (const auto* of_heads : {&w.key_up, &w.value_up}) {
+        for (const Matrix& matrix : *of_heads) sum += bytes(matrix);
+    }
+    return sum;
+}
+
 std::int64_t bytes_without_experts(const LayerWeights& w) {
-    return bytes(w.qkv) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router);
+    return bytes(w.qkv) + bytes(w.latent) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router);
 }
 
 std::int64_t expert_bytes(const LayerWeights& w) {
@@ -196,6 +205,7 @@ void FolderSource::announce(const std::vector<WeightPlan>& plans) {
 }
 
 WeightRows FolderSource::matrix(const TensorPart& part) {
+    if (part.transposed) return transposed(part);
     const MatrixView view = view_of(folder_, part);
     if (view.form != StoredForm::floats) return converted(part, view);
     return {.data = bytes_of(part, view).data(),
@@ -210,10 +220,7 @@ WeightRows FolderSource::matrix(const TensorPart& part) {
 WeightRows FolderSource::converted(const TensorPart& part, const MatrixView& view) {
     const std::int64_t num_rows = part.present_rows();
     const auto size = static_cast<std::size_t>(num_rows * part.num_columns);
-    if (num_converted_ == converted_.size()) converted_.emplace_back();
-    Converted& memory = converted_[num_converted_++];
-    if (memory.size < size) memory = {std::make_unique_for_overwrite<float[]>(size), size};
-    float* const rows = memory.values.get();
+    float* const rows = converted_memory(size);
     const bool finite = read_as_f32(view,
                                     {.first_row = part.first_row,
                                      .num_rows = num_rows,
@@ -229,6 +236,29 @@ WeightRows FolderSource::converted(const TensorPart& part, const MatrixView& vie
             .row_stride = part.num_columns,
             .first_column = 0,
             .num_columns = part.num_columns};
+}
+
+/// Valid until `done`.
+float* FolderSource::converted_memory(std::size_t size) {
+    if (num_converted_ == converted_.size()) converted_.emplace_back();
+    Converted& memory = converted_[num_converted_++];
+    if (memory.size < size) memory = {std::make_unique_for_overwrite<float[]>(size), size};
+    return memory.values.get();
+}
+
+WeightRows FolderSource::transposed(const TensorPart& part) {
+    const auto* from = reinterpret_cast<const float*>(converted(part, view_of(folder_, part)).data);
+    float* const to = converted_memory(static_cast<std::size_t>(part.num_rows * part.num_columns));
+    for (std::int64_t row = 0; row < part.num_rows; ++row) {
+        for (std::int64_t column = 0; column < part.num_columns; ++column)
+            to[column * part.num_rows + row] = from[row * part.num_columns + column];
+    }
+    return {.data = reinterpret_cast<const std::byte*>(to),
+            .dtype = DType::f32,
+            .num_rows = part.num_columns,
+            .row_stride = part.num_rows,
+            .first_column = 0,
+            .num_columns = part.num_rows};
 }
 
 std::vector<float> FolderSource::vector(const TensorPart& part) {
@@ -283,6 +313,13 @@ WeightRows RandomSource::matrix(const TensorPart& part) {
     held_.push_back(std::make_unique_for_overwrite<std::uint16_t[]>(count));
     const float scale = 1.7F / std::sqrt(static_cast<float>(part.columns));
     fill_uniform({held_.back().get(), count}, scale, static_cast<std::uint32_t>(start ^ start >> 32));
+    if (part.transposed)  // random all the same
+        return {.data = reinterpret_cast<const std::byte*>(held_.back().get()),
+                .dtype = DType::bf16,
+                .num_rows = part.num_columns,
+                .row_stride = part.num_rows,
+                .first_column = 0,
+                .num_columns = part.num_rows};
     return {.data = reinterpret_cast<const std::byte*>(held_.back().get() + part.first_present() * part.columns),
             .dtype = DType::bf16,
             .num_rows = part.present_rows(),

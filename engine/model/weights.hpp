@@ -32,13 +32,16 @@ struct Split {
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
     std::int64_t shared_intermediate = 0;              ///< likewise of the shared expert
     std::int64_t head_dim = 0;
-    std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
+    std::int64_t value_dim = 0;  ///< outputs of a head's attention
+    std::int64_t vocab = 0;      ///< rows of embedding and head on this rank, padding included
 
     Split(const ModelConfig& config, int rank, int size);
 
     [[nodiscard]] std::int64_t query_width() const { return num_heads * head_dim; }
+    /// Inputs of the output projection.
+    [[nodiscard]] std::int64_t value_width() const { return num_heads * value_dim; }
     [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads * head_dim; }
-    /// Outputs of the QKV matrix.
+    /// Queries, keys and values of a row; without latent attention the outputs of the QKV matrix.
     [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
     /// Outputs of the first matrix of a layer's widest MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
@@ -62,6 +65,18 @@ struct Expert {
     kernels::Matrix down;     // [hidden, expert_intermediate], row-parallel
 };
 
+/// Projections of latent attention (LatentConfig). Those to the latents are on every rank. Those of heads are not
+/// quantized: a head's matrix has too few inputs.
+struct LatentWeights {
+    kernels::Matrix query_down;  // [query_rank, hidden]; empty if there is no latent of queries
+    kernels::Matrix kv_down;     // [kv_rank, hidden]
+    kernels::Matrix key_rope;    // [rope_dim, hidden]; as of queries, the first of all rotated pairs come first
+    Norm query_norm, kv_norm;
+    kernels::Matrix query_up;               // [heads query_dim, query_rank or hidden]
+    std::vector<kernels::Matrix> key_up;    // of each head: [kv_rank, nope_dim]
+    std::vector<kernels::Matrix> value_up;  // of each head: [value_dim, kv_rank]
+};
+
 struct LayerWeights {
     Norm attention_norm, mlp_norm;
     Norm attention_out_norm, mlp_out_norm;  // on the outputs of the two blocks; empty if the model has none
@@ -69,7 +84,8 @@ struct LayerWeights {
     // [(heads + 2 kv_heads) head_dim, hidden]. If only a part of a head is rotated, the rotated dimensions of q and k
     // come first in each half of the head.
     kernels::Matrix qkv;
-    kernels::Matrix output;  // [hidden, heads head_dim], row-parallel
+    LatentWeights latent;    // with latent attention, instead of qkv
+    kernels::Matrix output;  // [hidden, heads value_dim], row-parallel
     kernels::Matrix down;    // [hidden, intermediate], row-parallel
     // [2 intermediate, hidden]: gate rows, then up rows; packed for gated_matmul if there is no bias. Without a gate:
     // [intermediate, hidden].
@@ -117,9 +133,12 @@ struct TensorPart {
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
     std::int64_t end_row = 0;   ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix
-    std::int64_t row_step = 1;  ///< 2: gates and ups alternate, and these are the ones or the others
+    std::int64_t row_step = 1;  ///< 2: two kinds of rows alternate, and these are the ones or the others
+    bool transposed = false;    ///< its columns are the rows of the matrix
     StackPlace stack{};         ///< which of several matrices (or vectors) of this shape in the tensor
 
+    /// Rows of the matrix that it gives.
+    [[nodiscard]] std::int64_t num_outputs() const { return transposed ? num_columns : num_rows; }
     /// Number of its rows that exist in the tensor (without padding).
     [[nodiscard]] std::int64_t present_rows() const;
     /// The rows of the tensor that they are within: the first, and the one after the last.
@@ -213,6 +232,8 @@ class FolderSource final : public TensorSource {
   private:
     class Listener;
     kernels::WeightRows converted(const TensorPart& part, const MatrixView& view);
+    float* converted_memory(std::size_t size);
+    kernels::WeightRows transposed(const TensorPart& part);
 
     const SafetensorsFolder& folder_;
     std::unique_ptr<ReadAhead> ahead_;

@@ -85,7 +85,7 @@ void launch_exact_of(const Stream& stream, const AttentionArgs& args, dim3 grid)
     const int dim = args.shape.head_dim;
     if (dim <= 128) return launch(stream, exact_kernel<KV, 1>, grid, block, shape.shared_bytes(), args, shape);
     if (dim <= 256) return launch(stream, exact_kernel<KV, 2>, grid, block, shape.shared_bytes(), args, shape);
-    launch(stream, exact_kernel<KV, 4>, grid, block, shape.shared_bytes(), args, shape);
+    launch(stream, exact_kernel<KV, max_exact_dims / 128>, grid, block, shape.shared_bytes(), args, shape);
 }
 
 void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, dim3 grid) {

@@ -14,7 +14,7 @@ namespace longhaul::kernels::cuda {
 constexpr int exact_queries = 8;
 constexpr int chunk_tokens = static_cast<int>(attention_chunk);
 constexpr int chunk_pages = chunk_tokens / tile_tokens;
-constexpr int max_exact_dims = 512;
+constexpr int max_exact_dims = 640;
 
 /// Shared memory layout of a block.
 struct ExactShape {
@@ -25,16 +25,18 @@ struct ExactShape {
                                    : dtype == DType::bf16 ? 8
                                                           : 16)) {
         while (1 << pieces_log2 < pieces) ++pieces_log2;
+        if (shared_bytes() > block_shared_bytes) num_stages = 1;
     }
     int pieces;  ///< 16-byte pieces per row
     int stride;  ///< bytes per row; an odd multiple of 16, so that rows do not share a bank
     int query_elements;
     int pieces_log2 = 0;
+    int num_stages = 2;  ///< 1: rows are so wide that a page is loaded only after the one before it was computed
 
     [[nodiscard]] LONGHAUL_HOST_DEVICE int stage_bytes() const { return tile_tokens * stride; }
-    /// Two stages with key scales, the queries, probabilities [512, 8], three floats per query.
+    /// The stages with two sets of key scales, the queries, probabilities [512, 8], three floats per query.
     [[nodiscard]] std::size_t shared_bytes() const {
-        const int bytes = 2 * (stage_bytes() + tile_tokens * 4) + exact_queries * query_elements * 4 +
+        const int bytes = num_stages * stage_bytes() + 2 * tile_tokens * 4 + exact_queries * query_elements * 4 +
                           chunk_tokens * exact_queries * 4 + 3 * exact_queries * 4;
         return static_cast<std::size_t>(bytes);
     }
@@ -111,7 +113,7 @@ class ExactUnit {
           first_position_(std::int64_t{unit.chunk_begin} * chunk_tokens),
           last_position_(args.rows[end_row_of(args, unit) - 1].position),
           stages_(shared_memory<std::byte>()),
-          key_scales_(reinterpret_cast<float*>(stages_ + 2 * shape.stage_bytes())),
+          key_scales_(reinterpret_cast<float*>(stages_ + shape.num_stages * shape.stage_bytes())),
           q_(reinterpret_cast<Number*>(key_scales_ + 2 * tile_tokens)),
           p_(reinterpret_cast<float*>(q_) + exact_queries * shape.query_elements),
           maximum_(p_ + chunk_tokens * exact_queries),
@@ -192,13 +194,18 @@ class ExactUnit {
         TileWalk walk(args_, unit_, chunk_pages);
         Tile tile = walk.tile();
         load(tile, values, 0);
-        for (int turn = 0; tile.is_there; turn ^= 1) {
+        const bool ahead = shape_.num_stages == 2;
+        for (int turn = 0; tile.is_there; turn ^= ahead ? 1 : 0) {
             wait_copies<0>();
             __syncthreads();
             walk.advance();
             const Tile next = walk.tile();
-            load(next, values, turn ^ 1);
+            if (ahead) load(next, values, turn ^ 1);
             compute(tile, turn);
+            if (!ahead) {
+                __syncthreads();
+                load(next, values, turn);
+            }
             tile = next;
         }
         __syncthreads();

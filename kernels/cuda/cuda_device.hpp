@@ -115,6 +115,7 @@ class CudaDevice final : public Device {
                   std::int64_t out_stride) override;
 
     // kv.cu, kv_transfers.cu, attention.cu, rank.cu
+    [[nodiscard]] std::int64_t max_head_dim(DType kv) const override { return kv == DType::bf16 ? 640 : 512; }
     [[nodiscard]] std::int64_t operation_bytes(const KvLayout& layout, const PassSize& pass) const override;
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,

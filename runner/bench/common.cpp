@@ -84,6 +84,22 @@ ModelConfig gpt_oss_20b() {
     return config;
 }
 
+/// Latent attention; 64 experts, of which a token has 6, and a shared one: 2.7 of 16 billion parameters.
+ModelConfig deepseek_v2_lite() {
+    ModelConfig config = shape(102400, 2048, 10944, 27, 16, 1, 576, false);
+    config.latent = {.kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+    config.expert_intermediate_size = 1408;
+    config.shared_intermediate_size = 2816;
+    config.model_type = "deepseek_v2";
+    engine::LayerConfig& layer = config.layers.front();
+    layer.rope.rotary_dims = 64;
+    layer.rope.query_scale = 1.73;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
+    for (std::size_t at = 1; at < config.layers.size(); ++at)
+        config.layers[at].experts = {.count = 64, .per_token = 6, .normalized = false};
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
@@ -92,6 +108,7 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"gemma3-1b", gemma3_1b()},
         {"qwen3-30b-a3b", qwen3_30b_a3b()},
         {"gpt-oss-20b", gpt_oss_20b()},
+        {"deepseek-v2-lite", deepseek_v2_lite()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

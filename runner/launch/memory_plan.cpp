@@ -189,6 +189,14 @@ std::int64_t kv_share(std::int64_t available_bytes) {
     return std::max<std::int64_t>(available_bytes, 0) / 4 * 3;
 }
 
+/// Throws UsageError if the device has no attention over heads as wide as the model's.
+void check_head_dim(const Settings& settings, const engine::ModelConfig& config, const kernels::Device& device) {
+    const std::int64_t most = device.max_head_dim(kv_dtype_of(settings));
+    if (config.head_dim <= most) return;
+    throw UsageError("kv-precision: expected bf16 for heads of " + std::to_string(config.head_dim) +
+                     " dimensions, got another type, of which a GPU takes " + std::to_string(most));
+}
+
 }  // namespace
 
 ModelParts parts_of(const Settings& settings) {
@@ -403,7 +411,9 @@ std::string memory_refusal(const Settings& settings, const kernels::Device& devi
 void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node) {
     const std::optional<std::int64_t> room = own_room(device, ranks);
     if (!room) return;
-    const std::int64_t positions = min_positions(settings, engine::ModelConfig::load(settings.model));
+    const auto config = engine::ModelConfig::load(settings.model);
+    check_head_dim(settings, config, device);
+    const std::int64_t positions = min_positions(settings, config);
     const std::string line = memory_refusal(settings, device, *room, positions, ranks_of_node);
     if (!line.empty()) throw Error(line);
 }

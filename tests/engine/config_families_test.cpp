@@ -167,6 +167,36 @@ TEST(ConfigFamilies, MixtralHasExpertsInAllLayers) {
         << "four of six experts in two layers";
 }
 
+TEST(ConfigFamilies, LatentAttentionHasOneKvHead) {
+    const ModelConfig v3 = load_family("deepseek_v3", "DeepseekV3ForCausalLM", R"({"num_hidden_layers": 4,
+        "max_position_embeddings": 163840, "rope_scaling": {"type": "yarn", "factor": 40,
+        "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+        "mscale_all_dim": 1.0}})");
+    EXPECT_EQ(v3.num_kv_heads, 1);
+    EXPECT_EQ(v3.head_dim, 512 + 64);
+    EXPECT_EQ(v3.latent.query_rank, 1536);
+    EXPECT_EQ(v3.value_dim(), 128);
+    EXPECT_EQ(v3.rope().rotary_dims, 64);
+    EXPECT_EQ(v3.max_positions, 163840);
+    EXPECT_NEAR(v3.rope().query_scale / std::sqrt(576.0), 0.1352337788608801, 1e-12) << "as transformers scales";
+    EXPECT_EQ(v3.layer(2).experts.count, 0);
+    EXPECT_EQ(v3.layer(3).experts.num_groups, 8);
+    EXPECT_EQ(v3.layer(3).experts.best_groups, 4);
+    EXPECT_EQ(v3.layer(3).experts.scale, 2.5);
+    const ModelConfig lite = load_family("deepseek_v2", "DeepseekV2ForCausalLM", R"({"q_lora_rank": null,
+        "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1408, "first_k_dense_replace": 1})");
+    EXPECT_EQ(lite.latent.query_rank, 0);
+    EXPECT_EQ(lite.layer(1).experts.score, RouterScore::softmax);
+    EXPECT_FALSE(lite.layer(1).experts.normalized);
+    EXPECT_EQ(lite.shared_intermediate_size, 2 * 1408);
+    EXPECT_EQ(load_family("kimi_k2", "DeepseekV3ForCausalLM", R"({"n_group": 1, "topk_group": 1})").head_dim, 576);
+    const ModelConfig flash = load_family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "{}");
+    EXPECT_EQ(flash.latent.query_dim(), 256);
+    EXPECT_EQ(flash.value_dim(), 256);
+    EXPECT_EQ(flash.layer(0).experts.count, 0);
+    EXPECT_EQ(flash.layer(1).experts.per_token, 4);
+}
+
 TEST(ConfigFamilies, Glm4MoeHasASharedExpert) {
     const auto load_glm = [](const std::string& change) {
         return load_family("glm4_moe", "Glm4MoeForCausalLM", change);
@@ -324,8 +354,33 @@ const BadFamily bad_families[] = {
      "num_local_experts: expected an integer from 1 to 1024, got 1025"},
     {"mixtral", "MixtralForCausalLM", R"({"num_local_experts": 1024, "num_hidden_layers": 129})",
      "num_local_experts: expected at most 131072 experts in all layers, got 1024"},
-    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 8})",
-     "n_group: expected 1: experts are not chosen by groups, got 8"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 3})",
+     "n_group: expected a divisor of n_routed_experts = 128, with two experts or more in a group, got 3"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 128})",
+     "n_group: expected a divisor of n_routed_experts = 128, with two experts or more in a group, got 128"},
+    {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_group": 32})",
+     "topk_group: expected at most n_group = 32, and groups with num_experts_per_tok = 8 experts or more, got nothing"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"topk_group": 9})",
+     "topk_group: expected at most n_group = 8, and groups with num_experts_per_tok = 8 experts or more, got 9"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"kv_lora_rank": 520})",
+     "kv_lora_rank: expected a multiple of 16, got 520"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"kv_lora_rank": 1024})",
+     "kv_lora_rank: expected with qk_rope_head_dim at most 1024, got 1024"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"qk_rope_head_dim": 48})",
+     "qk_rope_head_dim: expected a divisor of kv_lora_rank and of twice qk_nope_head_dim, got 48"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"attention_bias": true})", "attention_bias: expected false, got true"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"moe_layer_freq": 2})", "moe_layer_freq: expected 1, got 2"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"topk_method": "greedy"})",
+     R"(topk_method: expected "noaux_tc", got "greedy")"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", R"({"scoring_func": "softmax"})",
+     R"(scoring_func: expected "sigmoid", got "softmax")"},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", R"({"scoring_func": "sigmoid"})",
+     R"(scoring_func: expected "softmax", got "sigmoid")"},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", R"({"topk_method": "noaux_tc"})",
+     R"(topk_method: expected "greedy" or "group_limited_greedy", got "noaux_tc")"},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", R"({"norm_topk_prob": true})", "norm_topk_prob: expected false, got true"},
+    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", R"({"mlp_layer_types": ["sparse", "dense"]})",
+     R"(mlp_layer_types: expected "dense" for the first layers, and "sparse", got an array of 2)"},
     {"glm4_moe", "Glm4MoeForCausalLM", R"({"first_k_dense_replace": -1})",
      "first_k_dense_replace: expected an integer from 0 to 4096, got -1"},
     {"glm4_moe", "Glm4MoeForCausalLM", R"({"n_shared_experts": 1000})",

@@ -73,6 +73,26 @@ TEST(ExpertRouting, ACorrectionChoosesExpertsAndDoesNotWeighThem) {
     EXPECT_EQ(weights_of(route(std::vector<float>(3, -2000), experts)), (std::vector<float>{0, 0}));
 }
 
+/// Groups {0, 1, 2}, {3, 4, 5} and {6, 7, 8}, of which two count.
+TEST(ExpertRouting, ExpertsAreOfTheBestGroups) {
+    const std::vector<float> logits = {9, 0, 0,  //
+                                       5, 7, 0,  //
+                                       6, 6, 1};
+    ExpertConfig experts{.count = 9, .per_token = 3, .num_groups = 3, .best_groups = 2};
+    const auto chosen = [&](const std::vector<float>& row, std::span<const float> correction = {}) {
+        return experts_of(route(row, experts, correction), 0, 3);
+    };
+    EXPECT_EQ(chosen(logits), (std::vector<std::size_t>{0, 3, 4})) << "by their best expert";
+    EXPECT_EQ(chosen(std::vector<float>(9, 1.0F)), (std::vector<std::size_t>{0, 1, 2})) << "of equals the first";
+    experts.score = RouterScore::sigmoid;
+    EXPECT_EQ(chosen(logits), (std::vector<std::size_t>{4, 6, 7})) << "by the sum of their two best";
+    const std::vector<float> correction = {0, 1, 0, 0, 0, 0, 0, 0, 0};
+    EXPECT_EQ(chosen(logits, correction), (std::vector<std::size_t>{0, 1, 6})) << "with the correction";
+    std::vector<float> bad = logits;
+    bad[4] = nan;
+    EXPECT_EQ(chosen(bad), (std::vector<std::size_t>{0, 6, 7}));
+}
+
 TEST(ExpertRouting, ARowDoesNotDependOnThoseBesideIt) {
     std::vector<float> logits;
     for (int i = 0; i < 50 * 7; ++i) logits.push_back(static_cast<float>(i * i % 101) / 10);

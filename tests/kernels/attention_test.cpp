@@ -45,6 +45,8 @@ std::vector<Case> cases() {
         all.push_back({dtype, 64, 2, 4, 1300, 20, false, 128, true});
         all.push_back({dtype, 18, 1, 5, 9000, 3, true, 0, true});  // more chunks than a warp of a GPU's merge has lanes
     }
+    for (const std::int64_t rows : {1, 5})  // latent attention; so wide that a GPU has one page at a time
+        all.push_back({DType::bf16, 576, 1, 16, 600, rows, true});
     all.push_back({DType::bf16, 8, 1, 1, 70'000, 1, true});  // more chunks than a block of a GPU's merge has threads
     return all;
 }

@@ -25,12 +25,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # others want aligned rows
+NULL = "null"
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 @dataclasses.dataclass
 class Model:
-    """One model folder. `config` changes `SMALL`; an entry that is None is removed."""
+    """One model folder. `config` changes `SMALL`; an entry that is None is removed, one that is NULL is null."""
 
     name: str
     config: dict
@@ -152,6 +153,22 @@ MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministr
 SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False,
             "mlp_bias": False, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
             "tie_word_embeddings": False}  # fmt: skip
+# Latent attention. A row has three experts of the two best groups of three. Values are wider than keys.
+DEEPSEEK_V3 = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_attention_heads": 8,
+               "num_key_value_heads": 8, "head_dim": None, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+               "qk_rope_head_dim": 16, "v_head_dim": 32, "num_hidden_layers": 2, "first_k_dense_replace": 1,
+               "n_routed_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "n_shared_experts": 1,
+               "n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "scoring_func": "sigmoid",
+               "topk_method": "noaux_tc", "moe_layer_freq": 1, "num_nextn_predict_layers": 0, "attention_bias": False,
+               "tie_word_embeddings": False, "rope_theta": 10000.0, "max_position_embeddings": 2048,
+               "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 32,
+                                "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}  # fmt: skip
+DEEPSEEK_V2 = DEEPSEEK_V3 | {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "n_shared_experts": 2,
+                             "routed_scaling_factor": 16.0, "norm_topk_prob": False, "scoring_func": "softmax",
+                             "topk_method": "group_limited_greedy", "num_hidden_layers": 2}  # fmt: skip
+GLM4_MOE_LITE = DEEPSEEK_V3 | {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "scoring_func": None,
+                               "num_hidden_layers": 2, "n_group": 1, "topk_group": 1, "rope_scaling": None,
+                               "qk_nope_head_dim": 32, "v_head_dim": 16}  # fmt: skip
 
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
@@ -253,6 +270,13 @@ MODELS = [
     Model("ministral3", MINISTRAL3, 600, prompt=60),
     Model("mistral3-ministral3", MINISTRAL3, 80, with_images="Mistral3ForConditionalGeneration mistral3"),
     Model("seed-oss", SEED_OSS, prompt=40),
+    Model("deepseek-v3", DEEPSEEK_V3, 300, prompt=40),
+    Model("deepseek-v3-bf16", DEEPSEEK_V3 | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="deepseek-v3"),
+    Model("deepseek-v3-fp8", DEEPSEEK_V3 | {"num_hidden_layers": 1, "first_k_dense_replace": 0}, scaled="block"),
+    Model("deepseek-v2", DEEPSEEK_V2, 80, prompt=40),
+    Model("deepseek-v2-lite", DEEPSEEK_V2 | {"q_lora_rank": NULL, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
+                                             "first_k_dense_replace": 0, "num_hidden_layers": 1, "routed_scaling_factor": 1.0}),
+    Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -279,7 +303,7 @@ ROPE_POSITIONS = [1, 8191, 131071]
 
 
 def without_none(config):
-    return {key: value for key, value in config.items() if value is not None}
+    return {key: None if value is NULL else value for key, value in config.items() if value is not None}
 
 
 def write_json(path, value):
@@ -309,7 +333,7 @@ def random_weights(model, generator):
 
 def published_experts(tensors, model_type):
     """The experts of a layer as one tensor a matrix, as in published folders: transformers 5 stacks them."""
-    if model_type not in ("qwen3_moe", "mixtral", "glm4_moe"):
+    if model_type not in ("qwen3_moe", "mixtral", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3"):
         return tensors
     separate = {}
     for name, tensor in tensors.items():
