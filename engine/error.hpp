@@ -12,6 +12,10 @@ namespace longhaul {
 /// Exit codes of the program (design: command line).
 enum class ExitCode : int { done = 0, error = 1, usage = 2, items_failed = 3, storage = 74, stopped = 75 };
 
+/// What a std::bad_alloc means to a user.
+inline constexpr const char* out_of_memory =
+    "memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model";
+
 /// Base of every expected error: `what()` is the whole line after "error: ".
 class Error : public std::runtime_error {
   public:

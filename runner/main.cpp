@@ -75,8 +75,7 @@ int main(int argc, char** argv) {
     } catch (const Error& error) {
         return fail(error.what(), error.exit_code());
     } catch (const std::bad_alloc&) {
-        return fail("memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model",
-                    ExitCode::error);
+        return fail(out_of_memory, ExitCode::error);
     } catch (const std::exception& error) {
         return fail(std::string("internal: expected no failure here, got '") + engine::printable(error.what(), 300) +
                         "'; please report it",

@@ -99,6 +99,8 @@ struct CheckpointWriter::State {
     static void keep_error(RoundResult& result, Action&& action) {
         try {
             action();
+        } catch (const std::bad_alloc&) {
+            result.error = out_of_memory;
         } catch (const std::exception& error) {
             result.error = error.what();
             if (result.error.empty()) result.error = "unknown error";

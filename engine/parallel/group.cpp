@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "engine/bytes.hpp"
@@ -31,6 +32,8 @@ std::pair<int, std::string> failure_of(const std::function<void()>& body) {
         return {0, ""};
     } catch (const Error& error) {
         return {static_cast<int>(error.exit_code()), error.what()};
+    } catch (const std::bad_alloc&) {
+        return {static_cast<int>(ExitCode::error), out_of_memory};
     } catch (const std::exception& error) {
         return {static_cast<int>(ExitCode::error), error.what()};
     }

@@ -72,7 +72,7 @@ std::string describe_failure(int& code) {
         return error.what();
     } catch (const std::bad_alloc&) {
         code = static_cast<int>(ExitCode::error);
-        return "memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model";
+        return out_of_memory;
     } catch (const kernels::DeviceError& error) {
         code = static_cast<int>(ExitCode::error);
         return "device: expected no device error, got '" + engine::printable(error.what(), 300) +
@@ -102,6 +102,22 @@ int exit_code_of_ranks(const std::function<int()>& body) {
         const std::string line = describe_failure(code);
         abort_all(line, code);
     }
+}
+
+void World::agree_on_collective(const std::function<void()>& body) const {
+    const bool alone = replica_comm_ == MPI_COMM_NULL || size_ == num_replicas_;
+    if (alone) return agree(body);
+    agree([&] {
+        try {
+            body();
+        } catch (const Error&) {
+            throw;
+        } catch (const std::exception&) {
+            int code = 1;
+            const std::string line = describe_failure(code);
+            abort_all(line, code);
+        }
+    });
 }
 
 void World::agree(const std::function<void()>& body) const {

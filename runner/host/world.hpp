@@ -50,6 +50,10 @@ class World {
     /// ranks only if it fails on all of that subset.
     void agree(const std::function<void()>& body) const;
 
+    /// agree, for a `body` with collectives of the replica's ranks in it. An Error is one of all of them; anything else
+    /// (no memory, a device that failed) may be of one rank, for which the others would wait: it ends the launch.
+    void agree_on_collective(const std::function<void()>& body) const;
+
     /// Copies rank 0's bytes to all ranks. Collective.
     void broadcast(std::string& bytes) const;
     void broadcast(std::vector<std::int64_t>& numbers) const;

@@ -29,7 +29,7 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
     loaded.group = settings.tensor_parallel == 1
                        ? engine::make_local_group()
                        : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
-    world.agree([&] {
+    world.agree_on_collective([&] {
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
                                            kv_dtype_of(settings), packed_folder(settings));
     });
@@ -46,7 +46,7 @@ void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded
     world.agree(
         [&] { fits = copy_fits(settings, *loaded.device, available_bytes(*loaded.device, world.node_size())); });
     const bool with_copy = !world.any(!fits);
-    world.agree([&] {
+    world.agree_on_collective([&] {
         loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group, with_copy);
     });
     loaded.fingerprints.erase("draft-model");

@@ -164,7 +164,7 @@ void ReplicaDriver::note_first_token() {
 }
 
 engine::ReplicaOutcome ReplicaDriver::run() {
-    world_.agree([&] {
+    world_.agree_on_collective([&] {
         replica_ =
             std::make_unique<engine::Replica>(*loaded_.model, *loaded_.group, *loaded_.tokenizer, options(), hooks());
     });
