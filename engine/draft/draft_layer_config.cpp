@@ -107,6 +107,9 @@ void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const Model
                  DraftLayerConfig& config) {
     if (get_bool_or(json, "norm_before_residual", false, config.file))
         throw InputError(config.file, "norm_before_residual", "false", "true", "this form is not in this version");
+    if (config.layer.has_latent_attention())
+        throw InputError(config.file, "model_type", "a layer without latent attention",
+                         describe(Json(config.layer.model_type)), "this form is not in this version");
     config.tap_layers = tap_layers_of(json, target, config.file);
     const std::int64_t num_rows =
         get_int_or(json, "draft_vocab_size", target.vocab_size, 1, target.vocab_size, config.file);
