@@ -7,6 +7,15 @@
 #
 # RANKS=4 jobs/demo.sh uses another number of ranks. Takes about a minute on two cores once it is built.
 set -euo pipefail
+for option in "$@"; do
+  case $option in
+    -h | --help)
+      echo "jobs/demo.sh [--KEY=VALUE ...]: builds longhaul, continues five novels on two ranks; keys change jobs/demo/demo.cfg"
+      echo "RANKS=4 jobs/demo.sh uses another number of ranks; \`longhaul help KEY\` explains a key"
+      exit 0
+      ;;
+  esac
+done
 cd "$(dirname "$0")/.."
 
 tests/install_packages.sh
