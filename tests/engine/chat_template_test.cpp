@@ -44,6 +44,12 @@ TEST(ChatTemplate, Llama2) {
         "p.jsonl:1: messages: expected messages that the chat template accepts, got \"after a system message the roles "
         "must alternate: user, assistant, user, ...\"");
     EXPECT_NE(message([] { render("llama2", {{"system", "a"}, {"assistant", "b"}}); }), "(no error)");
+    EXPECT_EQ(
+        message([] {
+            render("llama2", {{"usr", "a"}});
+        }),
+        "p.jsonl:1: messages: expected messages that the chat template accepts, got \"the roles are system (first), "
+        "user and assistant, not usr\"");
 }
 
 TEST(ChatTemplate, Llama3) {
