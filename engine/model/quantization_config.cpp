@@ -33,7 +33,8 @@ void check_transforms(const Section& quantization) {
 void check_blocks(const Section& quantization, std::string_view key) {
     const Json* block = quantization.find(key);
     if (block != nullptr && *block != Json::array({128, 128}))
-        throw InputError(quantization.file, quantization.field(key), "[128, 128]", json_text(*block), unquantized);
+        throw InputError(quantization.file, quantization.field(key), "[128, 128]", printable(json_text(*block)),
+                         unquantized);
 }
 
 /// Integers that stored_matrix.hpp reads from words of 32 bits.

@@ -271,6 +271,10 @@ const BadConfig bad_configs[] = {
      R"("MIXED_PRECISION", got "NVFP4_AWQ"; use the model's unquantized folder)"},
     {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}})",
      "quantization_config.weight_block_size: expected [128, 128], got [64,128]; use the model's unquantized folder"},
+    {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size":
+        "0123456789012345678901234567890123456789012345678901234567890"}})",
+     "quantization_config.weight_block_size: expected [128, 128], got "
+     "\"01234567890123456789012345678901234567890123456789012345678...; use the model's unquantized folder"},
     {R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":
         {"block_structure": [1, 128]}}}}})",
      "quantization_config.config_groups.group_0.weights.block_structure: expected [128, 128], got [1,128]; use the "
