@@ -99,7 +99,7 @@ void check_neutral(const std::string& name, const Json& value, bool chat, const 
     }
     if (neutral == value) return;
     throw InputError(where, "body." + name, neutral.dump() + " or null", engine::describe(value),
-                     "this program has no other");
+                     "other values are not supported");
 }
 
 /// The text of a message: a string, or a list of text parts, which are joined by line ends as vLLM does for chat

@@ -108,7 +108,7 @@ TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {
 
 /// Each fails its own item, with a line that names file, line and field.
 TEST_F(BatchTest, RefusedFields) {
-    const std::string other = "; this program has no other";
+    const std::string other = "; other values are not supported";
     const std::string list = "; jobs/README.md lists the fields of a request";
     struct Case {
         const char* fields;
