@@ -261,14 +261,14 @@ Json to_json(const JobReport& report, double bytes_per_second) {
     return json;
 }
 
-std::string run_folder_of(const CommandLine& line) {
-    if (const std::string what = line.value("print"); what != "output") {
-        throw UsageError(InputError::format("command line", "print", "output", "'" + engine::printable(what) + "'",
-                                            "--print supports only output"));
-    }
-    const std::filesystem::path job = line.places.front();
-    const std::filesystem::path folder = std::filesystem::absolute(job).parent_path();
-    return parse_settings(read_job_file(job), line.keys, folder).output.lexically_normal().string() + "\n";
+/// The value of the key that --print names.
+std::string value_of(const CommandLine& line) {
+    const std::string what = line.value("print");
+    if (what != "output" && what != "tensor-parallel")
+        throw UsageError(InputError::format("command line", "print", "output or tensor-parallel", in_quotes(what), ""));
+    const Settings settings = load_settings(line.places.front(), line.keys);
+    if (what == "tensor-parallel") return std::to_string(settings.tensor_parallel) + "\n";
+    return settings.output.lexically_normal().string() + "\n";
 }
 
 /// An estimate in less than a second: less memory than `bench` takes.
@@ -291,7 +291,7 @@ std::string report_text(const CommandLine& line, ExitCode& code) {
 int check_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("check"));
     ExitCode code = ExitCode::done;
-    const std::string text = line.has("print") ? run_folder_of(line) : report_text(line, code);
+    const std::string text = line.has("print") ? value_of(line) : report_text(line, code);
     std::fwrite(text.data(), 1, text.size(), stdout);
     return static_cast<int>(code);
 }

@@ -333,7 +333,7 @@ const std::vector<CommandSyntax>& command_table() {
         {.name = "check",
          .places = {"JOB.cfg"},
          .options = {{"json", "", "for programs; lists all items that would fail"},
-                     {"print", "output", "for scripts: read only the job file, and print its run folder"}},
+                     {"print", "KEY", "for scripts: read only the job file, and print its output or tensor-parallel"}},
          .keys = true,
          .unused_keys = {},
          .summary = "find every fault of a job, and the memory and disk it needs; runs nothing",

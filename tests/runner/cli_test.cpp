@@ -350,9 +350,10 @@ TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     EXPECT_EQ(own.exit_code, 0) << own.err;
     EXPECT_TRUE(own.out.starts_with("/") && own.out.ends_with("/out\n")) << own.out;
     EXPECT_EQ(run({"check", "job.cfg", "--print", "output", "--output=/a/./it's b"}).out, "/a/it's b\n");
+    EXPECT_EQ(run({"check", "job.cfg", "--print=tensor-parallel", "--tensor-parallel=4"}).out, "4\n");
     const Ended wrong = run({"check", "job.cfg", "--print=model"});
     EXPECT_EQ(wrong.exit_code, 2);
-    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'; --print supports only output\n");
+    EXPECT_EQ(wrong.err, "error: command line: print: expected output or tensor-parallel, got 'model'\n");
     EXPECT_EQ(run({"check", "job.cfg", "--print=output", "--sed=1"}).exit_code, 2);
 }
 

@@ -29,6 +29,7 @@ FAKES = {
     "longhaul": r"""
 case "$1 $*" in
   --version*) echo longhaul 0 ;;
+  check*--print=tensor-parallel*) cat "$FAKES/tensor_parallel" 2>/dev/null || echo 1 ;;
   check*--print=output*) if [ -e "$FAKES/output" ]; then cat "$FAKES/output"; else echo "error: no run folder" >&2; exit 2; fi ;;
   check*) cat "$FAKES/check_says" 2>/dev/null; exit "$(next check_code || echo 0)" ;;
   status*) next progress || exit 2 ;;
@@ -194,6 +195,15 @@ class Submit(Case):
                 self.refused(line, *arguments)
         self.refused("expected submit JOB.cfg, got no JOB.cfg", job=False)
         self.refused("none.cfg: expected a job file to read, got none", "none.cfg", job=False)
+
+    def test_ranks_are_divided_into_groups(self):
+        self.say("tensor_parallel", "2\n")
+        self.refused(
+            "tensor-parallel: expected a divisor of the 3 ranks (nodes times ranks-per-node), got 2; nothing was submitted",
+            "--ranks-per-node", 3, "--tensor-parallel=2")
+        asked = next(call for call in self.calls("longhaul") if "--print=tensor-parallel" in call)
+        self.assertIn("--tensor-parallel=2", asked)
+        self.submit("--ranks-per-node", 3, "--nodes", 2, "--tensor-parallel=2")
 
     def test_help(self):
         self.assertIn("--ranks-per-node R", self.submit("--help", job=False).stdout)
