@@ -301,8 +301,14 @@ Json describe_folder(const fs::path& folder) {
     return method.empty() ? describe_model(folder) : describe_draft_layer(folder, method);
 }
 
+[[noreturn]] void refuse_path(const fs::path& path, const std::string& got) {
+    throw UsageError(InputError::format(
+        path.string(), "", "a model folder, the folder of a draft layer, or a checkpoint file (.h5)", got, ""));
+}
+
 Json describe(const fs::path& path) {
     std::error_code error;
+    if (fs::status(path, error).type() == fs::file_type::not_found) refuse_path(path, "a path that does not exist");
     if (fs::is_directory(path, error)) {
         if (fs::exists(path / "job.cfg", error) && !fs::exists(path / "config.json", error)) {
             throw UsageError(InputError::format(path.string(), "", "a model folder or a checkpoint file",
@@ -312,6 +318,7 @@ Json describe(const fs::path& path) {
     }
     if (path.filename() == "config.json" || path.extension() == ".safetensors")
         return describe_folder(fs::absolute(path).parent_path());
+    if (path.extension() != ".h5") refuse_path(path, "another file");
     // R-EPOCH-ROUND.T.h5 holds the KV cache of rank T; R-EPOCH-ROUND.h5 is the commit.
     const std::string stem = path.stem().string();
     if (path.extension() == ".h5" && stem.find('.') != std::string::npos) {

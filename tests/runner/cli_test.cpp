@@ -227,6 +227,15 @@ TEST_F(Cli, BadFilesEndInOneLineAndCode1) {
         EXPECT_EQ(ended.err, "error: " + row.message + "\n");
         EXPECT_EQ(ended.exit_code, 1);
     }
+    for (const auto& [path, got] :
+         {std::pair{"nothere.h5", "a path that does not exist"}, {"p.jsonl", "another file"}}) {
+        write("p.jsonl", "");
+        const Ended none = run({"inspect", path});
+        EXPECT_EQ(none.err, "error: " + std::string(path) +
+                                ": expected a model folder, the folder of a draft layer, or a checkpoint file (.h5), "
+                                "got " +
+                                got + "\n");
+    }
     const Ended checkpoint = run({"inspect", "not.h5"});
     EXPECT_EQ(checkpoint.exit_code, 1);
     EXPECT_TRUE(checkpoint.err.starts_with("error: not.h5: expected ")) << checkpoint.err;
