@@ -34,16 +34,24 @@ int print(const std::string& text) {
                                             "`longhaul check` shows the memory, disk space and time that a job needs"));
     Arguments names;
     for (const CommandSyntax& syntax : command_table()) names.push_back(syntax.name);
-    const std::string near = nearest_word(name, names);
+    Arguments known = names;
+    known.insert(known.end(), {"help", "--help", "--version"});
+    const std::string near = nearest_word(name, known);
     throw UsageError(InputError::format("command line", "", list_words(names), got,
                                         near.empty() ? "see `longhaul --help`" : "did you mean '" + near + "'?"));
+}
+
+std::string help_texts(const Arguments& topics) {
+    std::string text;
+    for (const std::string& topic : topics) text += help_text(topic);
+    return text;
 }
 
 int dispatch(const Arguments& all) {
     if (all.empty()) throw UsageError("command line: expected a command, got nothing; see `longhaul --help`");
     const std::string& name = all.front();
     if (name == "--help" || name == "-h" || (name == "help" && all.size() == 1)) return print(help_text());
-    if (name == "help") return print(help_text(all[1]));
+    if (name == "help") return print(help_texts(Arguments(all.begin() + 1, all.end())));
     if (name == "--version") return print(version_text());
     const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{
         {"run", run_command},       {"sweep", sweep_command},     {"generate", generate_command},

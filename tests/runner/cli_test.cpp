@@ -282,6 +282,9 @@ TEST_F(Cli, HelpExplainsEveryKeyAloneAndInItsSubject) {
     const Ended drafting = run({"help", "drafting"});
     EXPECT_NE(drafting.out.find("  --draft-tree="), std::string::npos);
     EXPECT_EQ(drafting.out.find("  --temperature="), std::string::npos);
+    const Ended two = run({"help", "temperature", "seed"});
+    EXPECT_EQ(two.out, run({"help", "temperature"}).out + run({"help", "seed"}).out);
+    EXPECT_NE(run({"--verson"}).err.find("; did you mean '--version'?\n"), std::string::npos);
     const Ended unknown = run({"help", "temprature"});
     EXPECT_EQ(unknown.exit_code, 2);
     EXPECT_NE(unknown.err.find("did you mean 'temperature'?"), std::string::npos) << unknown.err;
