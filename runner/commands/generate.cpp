@@ -217,7 +217,8 @@ Ending generate(Request request, LoadedJob& loaded) {
     const Settings& settings = request.settings;
     const bool shown = loaded.group->rank() == 0;
     if (shown) {
-        for (const std::string& notice : loaded.model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
+        for (const auto& notices : {unused_chat_keys(settings), loaded.model->notices()})
+            for (const std::string& notice : notices) std::fprintf(stderr, "note: %s\n", notice.c_str());
         if (!loaded.drafts.notice().empty()) std::fprintf(stderr, "note: %s\n", loaded.drafts.notice().c_str());
     }
     engine::ReplicaOptions options = replica_options(settings, request.config);

@@ -241,7 +241,10 @@ class RecordDataSet : public CheckedDataSet {
     }
 
     std::vector<std::string> notices(const engine::Tokenizer& /*tokenizer*/) const override {
-        return records_->notices();
+        std::vector<std::string> notices = records_->notices();
+        const std::vector<std::string> unused = unused_chat_keys(settings_);
+        if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
+        return notices;
     }
 
   private:
@@ -298,11 +301,28 @@ class RecordDataSet : public CheckedDataSet {
     const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(capacity, 0)) +
                                  " tokens (context " + std::to_string(max_positions) + " less " + less +
                                  (bos ? " and 1 for begin-of-text" : "") + ")";
+    // Where the new tokens take most of the context, truncation would leave little of the prompt.
+    const bool long_output = form.continuation == 0 && settings.max_tokens > max_positions / 2;
+    const std::string last = "overlong = truncate-left keeps the last ";
     throw InputError(form.label, "prompt", expected, std::to_string(count),
-                     capacity > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
+                     capacity <= 0 ? "lower max-tokens"
+                     : long_output ? "lower max-tokens; " + last + std::to_string(capacity)
+                                   : last + "ones");
 }
 
 }  // namespace
+
+std::vector<std::string> unused_chat_keys(const Settings& settings) {
+    std::vector<std::string> notices;
+    if (settings.chat || settings.task == "openai-batch") return notices;  // its requests say which are chats
+    const Settings defaults;
+    for (const char* key : {"chat-template", "template-variable"}) {
+        if (find_key(key)->get(settings) == find_key(key)->get(defaults)) continue;
+        notices.push_back(std::string(key) + " has no effect: the prompts are sent as they are, not as messages; set " +
+                          "chat = true for a chat model");
+    }
+    return notices;
+}
 
 bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer) {
     if (settings.add_bos == "false") return false;

@@ -24,6 +24,9 @@ struct Prompt {
     std::shared_ptr<const Settings> settings{};
 };
 
+/// A notice for each key of chat templates that a job without `chat` gives: they concern only data with messages.
+std::vector<std::string> unused_chat_keys(const Settings& settings);
+
 /// Whether a begin-of-text token goes before every prompt, by `add-bos` and the tokenizer. Throws UsageError if add-bos
 /// = true and the tokenizer has no such token; call it once before the first item.
 bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer);

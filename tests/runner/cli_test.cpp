@@ -424,6 +424,8 @@ TEST_F(Cli, GenerateStreamsOneTextAndKeepsStatisticsApart) {
     auto other = arguments;
     other.push_back("--draft=ar");
     EXPECT_EQ(run(other).out, first.out) << "whatever the draft";
+    other.back() = "--chat-template=llama2";
+    EXPECT_NE(run(other).err.find("note: chat-template has no effect: "), std::string::npos);
     other.back() = "--seed=2";
     EXPECT_NE(run(other).out, first.out) << "the seed must matter, or the two above show nothing";
 }

@@ -403,8 +403,8 @@ TEST_F(TaskTest, OptionsOfAnItem) {
     EXPECT_EQ(item(5).settings->stop_loops, 9);
     EXPECT_EQ(item(6).settings->dry_breakers, std::vector<std::string>());
     EXPECT_EQ(short_form(item(4).error),
-              "p.jsonl:5: prompt: expected at most 5 tokens (context 205 less max-tokens 200), got 10; overlong = "
-              "truncate-left keeps the last ones");
+              "p.jsonl:5: prompt: expected at most 5 tokens (context 205 less max-tokens 200), got 10; lower "
+              "max-tokens; overlong = truncate-left keeps the last 5");
 }
 
 TEST_F(TaskTest, BadOptionsFailAlone) {

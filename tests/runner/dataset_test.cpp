@@ -282,13 +282,33 @@ TEST_F(DataSetTest, BeginOfTextCountsAndStays) {
               (std::vector<std::int32_t>{256}));
 }
 
+TEST_F(DataSetTest, ChatKeysWithoutChatsAreNoted) {
+    Settings job = settings("prompts", write("p.jsonl", "{\"prompt\": \"a\"}\n"));
+    EXPECT_TRUE(DataSet::open(job)->notices().empty());
+    job.chat_template = "llama2";
+    EXPECT_EQ(
+        DataSet::open(job)->notices(),
+        std::vector<std::string>{"chat-template has no effect: the prompts are sent as they are, not as messages; "
+                                 "set chat = true for a chat model"});
+    job.template_variable = {"a=1"};
+    EXPECT_EQ(DataSet::open(job)->notices().size(), 2U);
+    job.data = write("m.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"
+                                "\n");
+    EXPECT_TRUE(DataSet::open(job)->notices().empty()) << "its messages are chats";
+}
+
 TEST_F(DataSetTest, OverlongPrompts) {
     Settings job = settings("prompts", write("p.txt", "0123456789\n"));
     const auto at = [&](std::int64_t context) { return DataSet::open(job)->prompt(0, tokenizer_, context); };
     EXPECT_EQ(at(110).tokens.size(), 10U);
     EXPECT_EQ(short_form(at(109).error),
-              "p.txt:1: prompt: expected at most 9 tokens (context 109 less max-tokens 100), got 10; "
+              "p.txt:1: prompt: expected at most 9 tokens (context 109 less max-tokens 100), got 10; lower max-tokens; "
+              "overlong = truncate-left keeps the last 9");
+    job.max_tokens = 8;
+    EXPECT_EQ(short_form(at(17).error),
+              "p.txt:1: prompt: expected at most 9 tokens (context 17 less max-tokens 8), got 10; "
               "overlong = truncate-left keeps the last ones");
+    job.max_tokens = 100;
     job.overlong = "truncate-left";
     EXPECT_EQ(at(103).tokens, (std::vector<std::int32_t>{'7', '8', '9'}));
     tokenizer_.has_bos = true;
