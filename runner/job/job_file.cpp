@@ -42,6 +42,17 @@ std::string_view without_comment(std::string_view line) {
     return line;
 }
 
+/// Reports values that would mean something else than they look like. `written`: what the line has after the =.
+void check_quotes(const Assignment& line, std::string_view written, const FaultSink& fault) {
+    if (line.value.empty() && !written.empty())
+        fault(line.key, InputError::format(line.origin, line.key, "a value", "a comment, which begins with #",
+                                           "a value with # stands in double quotes: " + line.key + " = " +
+                                               engine::printable(quote_text(written))));
+    if (line.value.size() > 1 && line.value.starts_with('\'') && line.value.ends_with('\''))
+        fault(line.key, InputError::format(line.origin, line.key, "double quotes or none",
+                                           engine::printable(line.value), "single quotes would be part of the value"));
+}
+
 std::string read_text(const std::filesystem::path& path) {
     try {
         return engine::read_file(path, max_bytes);
@@ -66,6 +77,7 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path, const F
             fault("", InputError::format(origin, "", "UTF-8 text", in_quotes(line), ""));
             continue;
         }
+        const std::string_view whole = line;
         line = trimmed(without_comment(line));
         if (line.empty()) continue;
         const std::size_t equals = line.find('=');
@@ -76,6 +88,7 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path, const F
         assignments.push_back({.key = std::string(trimmed(line.substr(0, equals))),
                                .value = std::string(trimmed(line.substr(equals + 1))),
                                .origin = origin});
+        check_quotes(assignments.back(), trimmed(whole.substr(whole.find('=') + 1)), fault);
     }
     return assignments;
 }

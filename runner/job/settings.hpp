@@ -23,8 +23,9 @@ using FaultSink = std::function<void(const std::string& key, const std::string& 
 void throw_fault(const std::string& key, const std::string& line);
 
 /// Reads a job file of lines `key = value`. `#` at the start of a line or after a blank starts a comment, except inside
-/// double quotes. UTF-8; accepts BOM and CRLF. Faults name file and line. Relative paths are left as they are;
-/// `parse_settings` resolves them. Throws UsageError if the file cannot be read.
+/// double quotes; a value that is only a comment is refused, and one in single quotes. UTF-8; accepts BOM and CRLF.
+/// Faults name file and line. Relative paths are left as they are; `parse_settings` resolves them. Throws UsageError if
+/// the file cannot be read.
 std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault = throw_fault);
 
 /// Checks assignments and converts them to settings. The command line overrides the file; for a repeatable key it

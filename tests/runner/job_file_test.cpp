@@ -73,6 +73,18 @@ TEST_F(JobFile, BadLinesAreNamed) {
     EXPECT_EQ(message(""), "(no error)");  // missing keys are reported later, by name
 }
 
+TEST_F(JobFile, ValuesThatWouldMeanSomethingElseAreRefused) {
+    EXPECT_EQ(message("stop = ### Instruction\n"),
+              "j.cfg:1: stop: expected a value, got a comment, which begins with #; a value with # stands in double "
+              "quotes: stop = \"### Instruction\"");
+    EXPECT_EQ(message("stop =\n"), "(no error)");
+    EXPECT_EQ(message("stop = \"### Instruction\"\n"), "(no error)");
+    EXPECT_EQ(message("output = '../runs/x'  # where\n"),
+              "j.cfg:1: output: expected double quotes or none, got '../runs/x'; single quotes would be part of the "
+              "value");
+    EXPECT_EQ(message("stop = '\nstop = \"'x'\"\n"), "(no error)");
+}
+
 TEST_F(JobFile, FilesThatAreNone) {
     const auto message_for = [](const std::filesystem::path& path) {
         try {
