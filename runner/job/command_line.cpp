@@ -56,10 +56,10 @@ po::options_description describe(const CommandSyntax& syntax) {
     for (const CommandOption& own : syntax.options) known.push_back(own.name);
     for (const KeyInfo& key : keys_of(syntax)) known.push_back(key.key);
     const std::string near = nearest_word(name, known);
-    const std::string fix = near.empty() ? help_hint(syntax) : "did you mean '" + near + "'?";
-    if (syntax.keys) refuse("unknown key " + in_quotes(name), "a known key", in_quotes(name), fix);
-    refuse("unknown option " + in_quotes("--" + name), "an option of `longhaul " + syntax.name + "`",
-           in_quotes("--" + name), fix);
+    const std::string dashes = syntax.keys ? "" : "--";
+    const std::string fix = near.empty() ? help_hint(syntax) : "did you mean '" + dashes + near + "'?";
+    throw UsageError(std::string(origin) + ": unknown " + (syntax.keys ? "key " : "option ") +
+                     in_quotes(dashes + name) + "; " + fix);
 }
 
 [[noreturn]] void refuse_syntax(const po::error& error, const CommandSyntax& syntax) {

@@ -60,8 +60,8 @@ const Key* known_key(const Assignment& assignment, Faults& faults) {
         return nullptr;
     }
     const std::string near = nearest_word(assignment.key, key_names());
-    faults.add(near, assignment.origin, "unknown key " + shown(assignment.key), "a known key", shown(assignment.key),
-               near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?");
+    faults.add_line(near, assignment.origin + ": unknown key " + shown(assignment.key) + "; " +
+                              (near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?"));
     return nullptr;
 }
 

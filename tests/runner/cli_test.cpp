@@ -128,10 +128,8 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
          "shard: expected a key that `longhaul generate` uses, got '--shard'; see `longhaul generate --help`"},
         {{"status", "out", "--json", "--progress"}, "expected one of --json and --progress, got both"},
         {{"inspect", "m", "--json=no"}, "json: expected no value, got 'no'"},
-        {{"run", "job.cfg", "--temprature=0.8"},
-         "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
-        {{"run", "job.cfg", "--temp=0.8"},
-         "unknown key 'temp': expected a known key, got 'temp'; see `longhaul run --help`"},
+        {{"run", "job.cfg", "--temprature=0.8"}, "unknown key 'temprature'; did you mean 'temperature'?"},
+        {{"run", "job.cfg", "--temp=0.8"}, "unknown key 'temp'; see `longhaul run --help`"},
         {{"run", "job.cfg", "--seed"}, "seed: expected a value, got nothing; write --seed=VALUE"},
         {{"run", "job.cfg", "--seed="}, "seed: expected a value, got nothing; write --seed=VALUE"},
         {{"run", "job.cfg", "--seed", "--limit=1"}, "seed: expected a value, got nothing; write --seed=VALUE"},
@@ -166,8 +164,7 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
          "draft: expected --draft-shape with it, got none; it names the draft model's shape"},
         {{"bench", "decode", "--draft-shape=115m"},
          "acceptance, draft-shape, draft: expected with bench speculation alone, got them with decode"},
-        {{"inspect", "m", "--jsn"},
-         "unknown option '--jsn': expected an option of `longhaul inspect`, got '--jsn'; did you mean 'json'?"},
+        {{"inspect", "m", "--jsn"}, "unknown option '--jsn'; did you mean '--json'?"},
     };
     for (const Case& row : cases) {
         std::string shown;
@@ -185,8 +182,7 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         std::string message;  // after "error: "
     };
     const Case cases[] = {
-        {"temprature = 1",
-         "job.cfg:5: unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
+        {"temprature = 1", "job.cfg:5: unknown key 'temprature'; did you mean 'temperature'?"},
         {"seed = 1\nseed = 2",
          "job.cfg:6: seed: expected every key once, got this key again; it is at job.cfg:5 already"},
         {"seed =", "job.cfg:5: seed: expected a value, got nothing"},
