@@ -44,6 +44,11 @@ std::vector<WeightPlan> plan_heads(const HeadsConfig& config, kernels::DType dty
     return plans;
 }
 
+/// The method of heads that were trained each on the one before (`chained`), or independently.
+const char* method_of(bool chained) {
+    return chained ? "tokenswift" : "medusa";
+}
+
 }  // namespace
 
 HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelConfig& target) {
@@ -78,12 +83,24 @@ bool holds_chained_heads(const std::filesystem::path& model_folder) {
     }
 }
 
+std::string methods_of_heads(const std::filesystem::path& folder) {
+    try {
+        const Json json = read_json(folder / "config.json", max_config_bytes);
+        if (!json.is_object() || !json.contains("medusa_heads") || json.contains("num_hidden_layers")) return "";
+        const auto chained = json.find("chained");
+        if (chained == json.end() || !chained->is_boolean()) return "tokenswift or medusa";
+        return method_of(chained->get<bool>());
+    } catch (const Error&) {
+        return "";
+    }
+}
+
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
     const DraftMethod& method = *options.method;
     if (heads.chained && *heads.chained != method.chained_heads)
-        throw InputError(heads.file, "chained", method.chained_heads ? "true" : "false",
-                         *heads.chained ? "true" : "false",
-                         "draft = " + method.name + " needs heads with this setting");
+        throw InputError(heads.file, "", "heads for draft = " + method.name,
+                         std::string("heads that were trained for draft = ") + method_of(*heads.chained),
+                         std::string("set draft = ") + method_of(*heads.chained));
     const std::int64_t more_passes = options.passes - 1;
     const std::int64_t max_levels = more_passes + heads.num_heads + (method.chained_heads ? 1 : 0);
     TreeShape shape = options.shape();

@@ -43,6 +43,9 @@ struct HeadsConfig {
 /// False if it cannot be read.
 bool holds_chained_heads(const std::filesystem::path& model_folder);
 
+/// The methods that draft with the heads of a folder which holds nothing else; "" if it holds none, or cannot be read.
+std::string methods_of_heads(const std::filesystem::path& folder);
+
 /// The tree shape of `options` for these heads: one level per head, and before them one per pass for chained heads. The
 /// default tree is cut to the number of heads; throws UsageError if a shape given by the user is deeper, InputError if
 /// the heads belong to another method.

@@ -81,7 +81,7 @@ std::vector<Assignment> engine_keys(const CommandLine& line) {
 int threads_of_bench(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
-        return static_cast<int>(parse_settings({}, engine_keys(line), std::filesystem::current_path(), {}).threads);
+        return static_cast<int>(parse_settings({}, engine_keys(line), {}, {}).threads);
     } catch (const Error&) {
         return 0;
     }
@@ -164,7 +164,7 @@ void read_speculation(const CommandLine& line, BenchSetup& setup) {
 /// process, which uses the key `threads` or all processors.
 BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
-    setup.settings = parse_settings({}, engine_keys(line), std::filesystem::current_path(), {});
+    setup.settings = parse_settings({}, engine_keys(line), {}, {});
     check_name(line.places.at(0));
     check_ranks(line.places.at(0), setup.settings, ranks);
     const auto asked = static_cast<int>(setup.settings.threads);

@@ -93,7 +93,7 @@ Settings read_settings(const CommandLine& line, int ranks) {
     std::vector<Assignment> keys = line.keys;
     keys.push_back({.key = "model", .value = line.places.front(), .origin = "command line"});
     keys.push_back({.key = "tensor-parallel", .value = std::to_string(ranks), .origin = "number of ranks"});
-    return parse_settings({}, keys, std::filesystem::current_path(), {"model"});
+    return parse_settings({}, keys, {}, {"model"});
 }
 
 /// State that the hooks of the replica update.

@@ -20,21 +20,20 @@ namespace fs = std::filesystem;
 /// Rank 0 alone reads the job file, since a shared file system may show the ranks different contents. Collective.
 Settings read_settings(const World& world, const std::vector<std::string>& arguments) {
     std::vector<Assignment> file, keys;
-    std::string folder;
+    std::string job_file;
     world.agree([&] {
         if (!world.is_first()) return;
         CommandLine line = parse_command_line(arguments, syntax_of("run"));
-        const fs::path job = line.places.front();
-        file = read_job_file(job);
+        file = read_job_file(line.places.front());
         keys = std::move(line.keys);
-        folder = fs::absolute(job).parent_path().string();
+        job_file = fs::absolute(line.places.front()).string();
     });
     broadcast(world, file);
     broadcast(world, keys);
-    world.broadcast(folder);
+    world.broadcast(job_file);
     Settings settings;
     world.agree([&] {
-        settings = parse_settings(file, keys, folder);
+        settings = parse_settings(file, keys, job_file);
         check_ranks(world, settings);
         check_device(settings, gpus_here());
     });
@@ -45,8 +44,7 @@ Settings read_settings(const World& world, const std::vector<std::string>& argum
 int threads_of_run(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("run"));
-        const fs::path job = line.places.front();
-        return static_cast<int>(parse_settings(read_job_file(job), line.keys, fs::absolute(job).parent_path()).threads);
+        return static_cast<int>(load_settings(line.places.front(), line.keys).threads);
     } catch (const Error&) {
         return 0;
     }

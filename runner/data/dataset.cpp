@@ -329,7 +329,7 @@ bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer) {
     if (settings.add_bos == "auto" && !tokenizer.adds_bos()) return false;
     if (tokenizer.bos_id()) return true;
     if (settings.add_bos == "auto") return false;
-    throw UsageError(InputError::format("job", "add-bos", "false with this model", "true",
+    throw UsageError(InputError::format(settings.origins.of("add-bos"), "add-bos", "false with this model", "true",
                                         "its tokenizer names no begin-of-text token"));
 }
 

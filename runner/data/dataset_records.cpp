@@ -51,8 +51,9 @@ void check_column_keys(const Settings& settings, const JsonFields& fields) {
         const std::string field = entry.substr(0, entry.find('='));
         if (field == "id" || std::find(fields.names.begin(), fields.names.end(), field) != fields.names.end()) continue;
         throw UsageError(InputError::format(
-            "job", "column", "a field of task = " + settings.task + " (" + list_words(fields.names) + ") before the =",
-            shown(field), ""));
+            settings.origins.of("column"), "column",
+            "a field of task = " + settings.task + " (" + list_words(fields.names) + ") before the =", shown(field),
+            ""));
     }
 }
 
@@ -552,7 +553,7 @@ ParallelFiles find_parallel_files(const Settings& settings) {
 /// Throws UsageError for keys that only objects or tables have, and InputError for a table with a file of references.
 static void check_data_keys(const Settings& settings, bool table, bool objects) {
     const auto refuse = [&](const char* key, const std::string& with, const std::string& got) {
-        throw UsageError(InputError::format("job", key, "none with data of " + with, got, ""));
+        throw UsageError(InputError::format(settings.origins.of(key), key, "none with data of " + with, got, ""));
     };
     if (!objects && !settings.column.empty()) refuse("column", "lines of text", shown(settings.column.front()));
     if (!table && !settings.split.empty()) refuse("split", "one file or of lines", shown(settings.split));

@@ -17,8 +17,9 @@ bool is_of(const std::string& kernels, const std::vector<std::string>& device) {
     return kernels != "auto" && std::find(device.begin(), device.end(), kernels) != device.end();
 }
 
-[[noreturn]] void refuse(const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
-    throw UsageError(InputError::format("job", key, expected, "'" + got + "'", fix));
+[[noreturn]] void refuse(const Settings& settings, const char* key, const std::string& expected, const std::string& got,
+                         const std::string& fix) {
+    throw UsageError(InputError::format(settings.origins.of(key), key, expected, "'" + got + "'", fix));
 }
 
 std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int threads) {
@@ -30,7 +31,7 @@ std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int t
     }
     if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
     names.insert(names.begin(), "auto");
-    refuse("kernels", list_words(names), settings.kernels, "this processor cannot run it");
+    refuse(settings, "kernels", list_words(names), settings.kernels, "this processor cannot run it");
 }
 
 /// Description of the cuBLAS library if kernels = cuda-cublas; "" for other kernels or without a GPU. Throws UsageError
@@ -40,7 +41,7 @@ std::string library_of(const Settings& settings, int gpu) {
     try {
         return kernels::gpu_library(gpu);
     } catch (const kernels::DeviceError& error) {
-        refuse("kernels", "auto, cuda or cuda-exact", settings.kernels, error.what());
+        refuse(settings, "kernels", "auto, cuda or cuda-exact", settings.kernels, error.what());
     }
 }
 
@@ -93,13 +94,14 @@ void check_device(const Settings& settings, const Gpus& gpus) {
     const std::string expected = by_kernels ? list_words(cpu_kernels) : "auto or cpu";
     const std::string& got = by_kernels ? settings.kernels : settings.device;
     if (!gpus.built)
-        refuse(key, expected, got, "this program was built without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
+        refuse(settings, key, expected, got,
+               "this program was built without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
     if (gpus.visible == 0)
-        refuse(key, expected, got,
+        refuse(settings, key, expected, got,
                "the driver shows this process no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, under Slurm request one "
                "(--gpus-per-node)");
     if (settings.all_reduce == "nccl" && !gpus.nccl)
-        refuse("all-reduce", "ordered", settings.all_reduce,
+        refuse(settings, "all-reduce", "ordered", settings.all_reduce,
                "this program was built without NCCL: configure it where nccl.h is");
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/verify/rule.hpp"
+#include "runner/job/key_origins.hpp"
 #include "runner/job/shard.hpp"
 
 namespace longhaul::runner {
@@ -107,14 +108,11 @@ struct Settings {
     double watchdog_seconds = 60;
     double lease_seconds = 30;
 
+    KeyOrigins origins;  // set by parse_settings
+
     /// Whether drafts cannot change the text.
     [[nodiscard]] bool is_coupled() const { return verify == engine::VerifyRule::coupled; }
     bool operator==(const Settings&) const = default;
-};
-
-/// One `key = value` as given. `origin` is used in messages: "JOB.cfg:12" or "command line".
-struct Assignment {
-    std::string key, value, origin;
 };
 
 }  // namespace longhaul::runner

@@ -94,8 +94,7 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path, const F
 }
 
 Settings load_settings(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line) {
-    const auto folder = std::filesystem::absolute(job_file).parent_path();
-    return parse_settings(read_job_file(job_file), command_line, folder);
+    return parse_settings(read_job_file(job_file), command_line, job_file);
 }
 
 }  // namespace longhaul::runner

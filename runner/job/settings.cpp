@@ -33,22 +33,25 @@ class Faults {
 
     void add(const std::string& key, const std::string& origin, const std::string& field, const std::string& expected,
              const std::string& got, const std::string& fix = "") {
-        sink_(key, InputError::format(origin, field, expected, got, fix));
-        keys_.insert(key);
+        add_line(key, InputError::format(origin, field, expected, got, fix));
     }
     void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& fix = "") {
         add(of.key, of.origin, of.key, expected, got, fix);
     }
     /// Adds a message that already names its field.
     void add_line(const std::string& key, const std::string& line) {
-        sink_(key, line);
+        const bool by_us = !chosen_.empty() && line.find(" with draft = " + chosen_ + ", ") != std::string::npos;
+        sink_(key, by_us ? line + "; draft = auto chose " + chosen_ : line);
         keys_.insert(key);
     }
+    /// The draft method of a job that gives none: messages that name it say who chose it.
+    void set_chosen_draft(const std::string& name) { chosen_ = name; }
     [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
 
   private:
     const FaultSink& sink_;
     std::set<std::string> keys_;
+    std::string chosen_;
 };
 
 /// Returns nullptr and reports a fault if the key is not in the table.
@@ -103,25 +106,6 @@ void read_place(Settings& settings, const std::vector<Assignment>& place, const 
     });
 }
 
-/// Where each key was last given, for messages that concern several keys.
-class Origins {
-  public:
-    Origins(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line) {
-        for (const auto* list : {&file, &command_line}) {
-            for (const Assignment& assignment : *list) origin_[assignment.key] = assignment.origin;
-        }
-        // "JOB.cfg:12" without the line number stands for the whole file.
-        if (!file.empty()) whole_ = file.front().origin.substr(0, file.front().origin.rfind(':'));
-    }
-    [[nodiscard]] bool has(const std::string& key) const { return origin_.contains(key); }
-    [[nodiscard]] std::string of(const std::string& key) const { return has(key) ? origin_.at(key) : whole_; }
-    [[nodiscard]] const std::string& whole() const { return whole_; }
-
-  private:
-    std::map<std::string, std::string> origin_;
-    std::string whole_ = "command line";
-};
-
 /// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
 engine::DraftMethodRef chosen_method(const Settings& settings) {
     const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
@@ -141,9 +125,10 @@ std::string chosen_precision(const Settings& settings) {
     return settings.device == "cuda" || settings.precision == "int4" ? "same" : "int4";
 }
 
-void resolve(Settings& settings) {
+void resolve(Settings& settings, Faults& faults) {
     if (settings.draft->name == engine::automatic) {
         settings.draft = chosen_method(settings);
+        faults.set_chosen_draft(settings.draft->name);
         const bool sizes = settings.is_coupled() && !settings.draft->fixed_shape;
         if (!settings.draft_tree.is_given() && sizes) settings.draft_tree = "auto";
     }
@@ -159,7 +144,7 @@ void resolve(Settings& settings) {
 /// Reports keys that contradict `teacher-forced` or `mode = perplexity`: with these the data determines every token.
 /// Sampling keys and `stop` are ignored instead, since a job file for generation contains them anyway. `window` and
 /// `stride` need mode = perplexity.
-void check_scoring(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const bool scores = settings.mode == "perplexity";
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
         if (good || faults.has(key)) return;
@@ -183,7 +168,7 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
 }
 
 /// Reports keys that do not fit requests, which say themselves what the prompt is and have no continuation.
-void check_batch_keys(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_batch_keys(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const auto refuse = [&](const char* key, const std::string& expected, const std::string& got, const char* why) {
         if (!faults.has(key)) faults.add(key, origins.of(key), key, expected + " with task = openai-batch", got, why);
     };
@@ -196,7 +181,7 @@ void check_batch_keys(const Settings& settings, const Origins& origins, Faults& 
 }
 
 /// Reports keys that the task does not use: they were probably meant for another task.
-void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_task_keys(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
         const std::string key = settings.chat ? "chat" : "template";
         faults.add(key, origins.of(key), key, settings.chat ? "false with task = pg19" : "auto with task = pg19",
@@ -225,7 +210,7 @@ bool is_chain(const engine::DraftMethod& method, const engine::TreeSpec& tree) {
 
 /// Reports contradictory draft keys. A method that does not draft (plain decoding) ignores them, so that any job file
 /// can be run with it for comparison.
-void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_drafts(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const engine::DraftMethod& method = *settings.draft;
     if (!method.drafts() || faults.has("draft")) return;
     const auto add = [&](const std::string& key, const std::string& line) {
@@ -270,7 +255,7 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
 }
 
 /// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.
-void check_partial_cache(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_partial_cache(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const auto add = [&](const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
     };
@@ -307,13 +292,16 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
     }
 }
 
-/// Reports draft layers that are given as a language model.
-void check_layer_folders(const Settings& settings, const Origins& origins, Faults& faults) {
+/// Reports draft layers and heads that are given as a language model.
+void check_layer_folders(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const auto check = [&](const char* key, const std::filesystem::path& folder, const std::string& expected) {
         const std::string method = engine::method_of_draft_layer(folder);
-        if (!method.empty() && !faults.has(key))
-            faults.add(key, origins.of(key), key, expected, shown(folder.string()),
-                       "it holds a draft layer; that is the draft-model of draft = " + method);
+        const std::string of_heads = folder == settings.model ? "" : engine::methods_of_heads(folder);
+        const std::string hint = method.empty()
+                                     ? "it holds draft heads; set draft = " + of_heads
+                                     : "it holds a draft layer; that is the draft-model of draft = " + method;
+        if ((!method.empty() || !of_heads.empty()) && !faults.has(key))
+            faults.add(key, origins.of(key), key, expected, shown(folder.string()), hint);
     };
     check("model", settings.model, "the folder of a language model");
     if (settings.draft->part != engine::DraftPart::language_model) return;
@@ -322,7 +310,7 @@ void check_layer_folders(const Settings& settings, const Origins& origins, Fault
 }
 
 /// Reports re-sampling keys that are given with another method. Plain decoding ignores draft keys.
-void check_resampling(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_resampling(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.draft->chains_states || !settings.draft->drafts() || faults.has("draft")) return;
     for (const char* key : {"resample", "resample-tree", "resample-threshold"}) {
         const std::vector<std::string> value = find_key(key)->get(settings);
@@ -333,7 +321,7 @@ void check_resampling(const Settings& settings, const Origins& origins, Faults& 
 }
 
 /// Reports a corpus that no draft would use.
-void check_corpus(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_corpus(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.draft_corpus.empty() || !settings.draft->drafts()) return;
     const auto add = [&](const std::string& with, const std::string& why) {
         if (faults.has("draft-corpus") || faults.has("draft")) return;
@@ -349,7 +337,7 @@ void check_corpus(const Settings& settings, const Origins& origins, Faults& faul
 }
 
 /// Reports contradictions between keys. A key that already has a fault is not reported again.
-void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
+void check_together(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
                          const std::string& got, const std::string& fix) {
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, fix);
@@ -385,20 +373,21 @@ void throw_fault(const std::string& /*key*/, const std::string& line) {
 }
 
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
-                        const std::filesystem::path& job_folder, const std::vector<std::string>& required,
+                        const std::filesystem::path& job_file, const std::vector<std::string>& required,
                         const FaultSink& fault) {
     Faults faults(fault);
     std::set<std::string> overridden;
     for (const Assignment& assignment : command_line) overridden.insert(assignment.key);
+    const std::filesystem::path here = std::filesystem::current_path();
     Settings settings;
-    read_place(settings, file, overridden, job_folder, faults);
-    read_place(settings, command_line, {}, std::filesystem::current_path(), faults);
-    const Origins origins(file, command_line);
+    read_place(settings, file, overridden, job_file.empty() ? here : (here / job_file).parent_path(), faults);
+    read_place(settings, command_line, {}, here, faults);
+    const KeyOrigins& origins = settings.origins = KeyOrigins(file, command_line, job_file);
     for (const std::string& key : required) {
         const bool missing = !origins.has(key) && !faults.has(key);  // a misspelt key is one fault, not two
         if (missing) faults.add(key, origins.whole(), key, "a value", "nothing", "this key has no default");
     }
-    resolve(settings);
+    resolve(settings, faults);
     check_together(settings, origins, faults);
     return settings;
 }

@@ -29,14 +29,14 @@ void throw_fault(const std::string& key, const std::string& line);
 std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault = throw_fault);
 
 /// Checks assignments and converts them to settings. The command line overrides the file; for a repeatable key it
-/// replaces all values. Paths in the file are relative to `job_folder`, those on the command line to the current
-/// folder. Keys in `required` must be given.
+/// replaces all values. Paths in the file are relative to the folder of `job_file` ("": there is none), those on the
+/// command line to the current folder. Keys in `required` must be given.
 ///
 /// Faults: unknown keys (the message names the nearest known one), duplicate keys in one place, bad values, overflow,
 /// contradictory options, and known values that this version does not support ("not in this version"). A key with a
 /// fault keeps its default.
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
-                        const std::filesystem::path& job_folder,
+                        const std::filesystem::path& job_file,
                         const std::vector<std::string>& required = required_keys(),
                         const FaultSink& fault = throw_fault);
 

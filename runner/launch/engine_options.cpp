@@ -124,18 +124,22 @@ std::shared_ptr<const engine::GenerationOptions> generation_options(const Settin
 
 static engine::ScoringWindows windows_of(const Settings& settings, const engine::ModelConfig& config) {
     const std::int64_t context = config.max_positions;
-    const auto refuse = [](const char* key, std::int64_t most, std::int64_t got) {
-        throw UsageError(InputError::format("job", key, "at most " + std::to_string(most) + " tokens",
-                                            std::to_string(got), "the model's context is the longest window"));
+    const auto refuse = [&](const char* key, std::int64_t most, std::int64_t got) {
+        throw UsageError(InputError::format(settings.origins.of(key), key,
+                                            "at most " + std::to_string(most) + " tokens", std::to_string(got),
+                                            "the model's context is the longest window"));
     };
     const std::int64_t window = settings.window > 0 ? settings.window : context;
     if (window > context) refuse("window", context, window);
-    if (window < 2) throw UsageError("mode: expected generate with a model of a context of 1 token, got perplexity");
+    if (window < 2)
+        throw UsageError(settings.origins.of("mode") +
+                         ": mode: expected generate with a model of a context of 1 token, got perplexity");
     if (settings.stride > window) refuse("stride", window, settings.stride);
     if (!settings.hidden_states.empty() && settings.stride == window)
-        throw UsageError(InputError::format(
-            "job", "stride", "less than the window's " + std::to_string(window) + " tokens with hidden-states",
-            std::to_string(settings.stride), "the states of windows that do not overlap have gaps"));
+        throw UsageError(
+            InputError::format(settings.origins.of("stride"), "stride",
+                               "less than the window's " + std::to_string(window) + " tokens with hidden-states",
+                               std::to_string(settings.stride), "the states of windows that do not overlap have gaps"));
     return {.window = window, .stride = settings.stride > 0 ? settings.stride : window / 2};
 }
 

@@ -82,8 +82,7 @@ class JobChecker {
                 if (given.key == "device" || given.key == "kernels") device_is_auto_ &= given.value == "auto";
             }
         }
-        report_.settings = parse_settings(file, command_line, fs::absolute(job_file).parent_path(),
-                                          {"task", "data", "model", "output"}, sink);
+        report_.settings = parse_settings(file, command_line, job_file, {"task", "data", "model", "output"}, sink);
     }
 
     void check_model() {

@@ -193,7 +193,7 @@ void set_whole(Sweep& sweep, const std::string& file) {
         if (whole_keys().contains(assignment.key)) whole.push_back(assignment);
     }
     if (!has_key(whole, "output")) refuse(file, "output", "a value", "nothing", "this key has no default");
-    const Settings settings = parse_settings(whole, {}, "/", {});
+    const Settings settings = parse_settings(whole, {}, {}, {});
     sweep.output = settings.output;
     sweep.baseline = settings.baseline;
     sweep.threads = settings.threads;

@@ -126,7 +126,7 @@ class PointMaker {
                          .settings = {},
                          .name_without_seed = name_of(false)};
         try {
-            point.settings = parse_settings(assignments, {}, "/");
+            point.settings = parse_settings(assignments, {}, {});
         } catch (const UsageError& error) {
             throw UsageError(std::string(error.what()) + " (point " + point.name + ")");
         }

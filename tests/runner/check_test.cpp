@@ -241,8 +241,9 @@ TEST_F(CheckTest, HeadsAreLookedAt) {
                   folder / "h" / "model.safetensors");
     write("job.cfg", job + "draft-model = h\n");
     write("h/config.json", R"({"medusa_heads": 3, "chained": true})");
-    EXPECT_EQ(lines_of(check()), std::vector<std::string>{"draft | h/config.json: chained: expected false, got true; "
-                                                          "draft = medusa needs heads with this setting"});
+    EXPECT_EQ(lines_of(check()),
+              std::vector<std::string>{"draft | h/config.json: expected heads for draft = medusa, got heads "
+                                       "that were trained for draft = tokenswift; set draft = tokenswift"});
     write("h/config.json", R"({"medusa_heads": 3, "rms_norm_eps": 0})");
     EXPECT_EQ(
         lines_of(check()),

@@ -6,6 +6,7 @@
 #include "engine/error.hpp"
 #include "kernels/numerics.hpp"
 #include "runner/host/world.hpp"
+#include "runner/job/settings.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -103,6 +104,10 @@ TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
     settings.device = "cpu";
     settings.kernels = "auto";
     EXPECT_EQ(refusal(settings, no_build), "");
+    const std::vector<Assignment> file{{"device", "cuda", "j.cfg:8"}};
+    EXPECT_TRUE(refusal(parse_settings(file, {}, "j.cfg", {}), no_build).starts_with("j.cfg:8: device: expected "));
+    const Settings given = parse_settings(file, {{"kernels", "cuda", "command line"}}, "j.cfg", {});
+    EXPECT_TRUE(refusal(given, no_build).starts_with("command line: kernels: expected "));
 }
 
 TEST(DeviceChoice, AGpuThatFailsIsNoBugOfOurs) {

@@ -184,7 +184,7 @@ TEST(DraftTrees, AMethodsOwnTreeIsNamed) {
     const auto tree_of = [](const std::string& draft, const std::string& verify) {
         std::vector<Assignment> keys{{"draft", draft, "j.cfg:1"}, {"verify", verify, "j.cfg:2"}};
         if (draft != "ngram" && draft != "ar") keys.push_back({"draft-model", "/d", "j.cfg:3"});
-        return parse_settings(keys, {}, "/jobs", {}).draft_tree.text();
+        return parse_settings(keys, {}, "/jobs/j.cfg", {}).draft_tree.text();
     };
     EXPECT_EQ(tree_of("sd", "rejection"), "4");
     EXPECT_EQ(tree_of("spectr", "k-seq"), "3x4");

@@ -22,7 +22,7 @@ inline std::vector<Assignment> on_command_line(const std::string& key, const std
 }
 
 inline Settings with(const std::string& key, const std::string& value) {
-    return parse_settings(whole_job, on_command_line(key, value), "/jobs");
+    return parse_settings(whole_job, on_command_line(key, value), "/jobs/j.cfg");
 }
 
 inline std::string message_of(const std::function<void()>& action) {

@@ -125,27 +125,32 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = self"},
         {"draft-tree", "2,2,1",
-         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = self, got '2,2,1'"},
+         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = self, got '2,2,1'; draft = auto "
+         "chose self"},
         {"draft-tree", "99999x99999",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got "
          "'99999x99999'"},
         {"draft-parallel", "both", "draft-parallel: expected auto, replicated or sharded, got 'both'"},
         {"resample-threshold", "3",
-         "resample-threshold: expected its default with draft = self, got '3'; only draft = lyanna has it"},
+         "resample-threshold: expected its default with draft = self, got '3'; only draft = lyanna has it; draft = "
+         "auto chose self"},
         {"resample", "separate",
-         "resample: expected its default with draft = self, got 'separate'; only draft = lyanna has it"},
+         "resample: expected its default with draft = self, got 'separate'; only draft = lyanna has it; draft = auto "
+         "chose self"},
         {"resample", "twice", "resample: expected fused, separate or off, got 'twice'"},
         {"resample-tree", "2,2", "resample-tree: expected width x depth, such as 4x2, or 4x2:4, got '2,2'"},
         {"resample-tree", "auto", "resample-tree: expected width x depth, such as 4x2, or 4x2:4, got 'auto'"},
         {"resample-tree", "4x1:2",
-         "resample-tree: expected its default with draft = self, got '4x1:2'; only draft = lyanna has it"},
+         "resample-tree: expected its default with draft = self, got '4x1:2'; only draft = lyanna has it; draft = auto "
+         "chose self"},
         {"partial-cache", "16", "partial-cache: expected an integer from 17 to 2147483647, got '16'"},
         {"verify", "rejection",
          "verify: expected coupled or recursive with draft = ngram, got rejection, which needs chains, with one "
-         "sampled draft per node (draft = sd, self); the output would not follow the model's distribution"},
+         "sampled draft per node (draft = sd, self); the output would not follow the model's distribution; draft = "
+         "auto chose ngram"},
         {"verify", "tokenswift-paper",
          "verify: expected coupled or recursive with draft = ngram, got tokenswift-paper, which needs the drafts it "
-         "was published with (draft = tokenswift)"},
+         "was published with (draft = tokenswift); draft = auto chose ngram"},
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "gpu", "device: expected auto, cpu or cuda, got 'gpu'; did you mean 'cuda'?"},
         {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
@@ -160,9 +165,9 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
 TEST(Settings, TooManyBreakersAreRefused) {
     std::vector<Assignment> keys = whole_job;
     for (int i = 0; i < 64; ++i) keys.push_back({"dry-breakers", std::to_string(i), "j.cfg:" + std::to_string(9 + i)});
-    EXPECT_EQ(parse_settings(keys, {}, "/jobs").dry_breakers->size(), 64U);
+    EXPECT_EQ(parse_settings(keys, {}, "/jobs/j.cfg").dry_breakers->size(), 64U);
     keys.push_back({"dry-breakers", "x", "j.cfg:80"});
-    EXPECT_EQ(message_of([&] { parse_settings(keys, {}, "/jobs"); }),
+    EXPECT_EQ(message_of([&] { parse_settings(keys, {}, "/jobs/j.cfg"); }),
               "j.cfg:80: dry-breakers: expected at most 64 sequence breakers, got 'x'");
 }
 
@@ -170,7 +175,7 @@ TEST(Settings, KernelsAreOfTheDevice) {
     const auto message = [](const char* device, const char* kernels) {
         return message_of([&] {
             parse_settings(whole_job, {{"device", device, "command line"}, {"kernels", kernels, "command line"}},
-                           "/jobs");
+                           "/jobs/j.cfg");
         });
     };
     EXPECT_EQ(message("cpu", "cuda"),
@@ -185,7 +190,7 @@ TEST(Settings, NcclAddsForGpusAlone) {
     const auto message = [](const char* device) {
         return message_of([&] {
             parse_settings(whole_job, {{"device", device, "command line"}, {"all-reduce", "nccl", "command line"}},
-                           "/jobs");
+                           "/jobs/j.cfg");
         });
     };
     EXPECT_EQ(message("cpu"),
@@ -198,7 +203,7 @@ TEST(Settings, TheDraftMethodIsChosen) {
     const auto chosen = [](std::vector<Assignment> more) {
         std::vector<Assignment> file = whole_job;
         file.insert(file.end(), more.begin(), more.end());
-        const Settings settings = parse_settings(file, {}, "/jobs");
+        const Settings settings = parse_settings(file, {}, "/jobs/j.cfg");
         return settings.draft->name + " " + settings.draft_tree.text();
     };
     EXPECT_EQ(chosen({}), "self auto");
@@ -209,9 +214,9 @@ TEST(Settings, TheDraftMethodIsChosen) {
     EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-model", "/e", ""}}), "specinfer auto");
     EXPECT_EQ(chosen({{"verify", "recursive", ""}}), "ngram 4x8:16");
     EXPECT_EQ(chosen({{"verify", "rejection", ""}, {"draft-model", "/d", ""}}), "sd 4");
-    Settings settings = parse_settings(whole_job, {}, "/jobs");
+    Settings settings = parse_settings(whole_job, {}, "/jobs/j.cfg");
     EXPECT_EQ(settings.draft_precision, settings.device == "cuda" ? "same" : "int4");
-    EXPECT_EQ(parse_settings(whole_job, {{"draft", "ngram", ""}}, "/jobs").draft_precision, "auto");
+    EXPECT_EQ(parse_settings(whole_job, {{"draft", "ngram", ""}}, "/jobs/j.cfg").draft_precision, "auto");
 }
 
 // Published TokenSwift models hold their heads.
@@ -224,7 +229,7 @@ TEST(Settings, AModelWithChainedHeadsDraftsWithThem) {
             if (key.key == "model") key.value = model.path();
         }
         file.insert(file.end(), more.begin(), more.end());
-        return parse_settings(file, {}, "/jobs").draft->name;
+        return parse_settings(file, {}, "/jobs/j.cfg").draft->name;
     };
     EXPECT_EQ(chosen(R"({"medusa_heads": 3})"), "self") << "the heads were left out of the weights";
     const std::string header =
@@ -246,10 +251,10 @@ TEST(Settings, ADraftLayerDraftsWithItsMethodAndIsNoModel) {
     for (const std::string method : {"eagle", "lyanna"}) {
         const std::string folder = (demo / method).string();
         const std::string hint = "; it holds a draft layer; that is the draft-model of draft = " + method;
-        EXPECT_EQ(parse_settings(whole_job, {{"draft-model", folder, ""}}, "/jobs").draft->name, method);
+        EXPECT_EQ(parse_settings(whole_job, {{"draft-model", folder, ""}}, "/jobs/j.cfg").draft->name, method);
         const auto message = [](const std::vector<Assignment>& keys) -> std::string {
             try {
-                parse_settings(whole_job, keys, "/jobs");
+                parse_settings(whole_job, keys, "/jobs/j.cfg");
             } catch (const UsageError& error) {
                 return error.what();
             }
@@ -260,6 +265,18 @@ TEST(Settings, ADraftLayerDraftsWithItsMethodAndIsNoModel) {
             ": draft-model: expected the folder of a language model with draft = sd, got '" + folder + "'" + hint);
         EXPECT_EQ(message({{"model", folder, "cl"}}),
                   "cl: model: expected the folder of a language model, got '" + folder + "'" + hint);
+    }
+}
+
+TEST(Settings, HeadsAreNoLanguageModel) {
+    const std::filesystem::path demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path();
+    for (const std::string method : {"medusa", "tokenswift"}) {
+        const std::string folder = (demo / method).string();
+        EXPECT_EQ(message_of([&] { parse_settings(whole_job, on_command_line("draft-model", folder), "/jobs/j.cfg"); }),
+                  "command line: draft-model: expected the folder of a language model with draft = self-or-sd, got '" +
+                      folder + "'; it holds draft heads; set draft = " + method + "; draft = auto chose self-or-sd");
+        const std::vector<Assignment> named{{"draft-model", folder, ""}, {"draft", method, ""}};
+        EXPECT_EQ(message_of([&] { parse_settings(whole_job, named, "/jobs/j.cfg"); }), "(no error)");
     }
 }
 
@@ -401,7 +418,7 @@ TEST(Settings, DraftKeysGoTogether) {
         std::vector<Assignment> file = whole_job;
         for (const auto& [key, value] : row.keys)
             file.push_back({key, value, "j.cfg:" + std::to_string(file.size() + 1)});
-        const std::string message = message_of([&] { parse_settings(file, {}, "/jobs"); });
+        const std::string message = message_of([&] { parse_settings(file, {}, "/jobs/j.cfg"); });
         const std::size_t place = message.find(": ");
         EXPECT_EQ(row.message.empty() ? message : message.substr(place + 2),
                   row.message.empty() ? "(no error)" : row.message)
@@ -433,18 +450,18 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
     for (const Case& row : cases) {
         std::vector<Assignment> file = whole_job;
         file.insert(file.end(), row.keys.begin(), row.keys.end());
-        EXPECT_EQ(message_of([&] { parse_settings(file, {}, "/jobs"); }), row.message);
+        EXPECT_EQ(message_of([&] { parse_settings(file, {}, "/jobs/j.cfg"); }), row.message);
     }
     std::vector<Assignment> good = whole_job;
     good.insert(good.end(), {scores, {"window", "8", "j.cfg:9"}, {"stride", "8", "j.cfg:10"}});
-    EXPECT_EQ(parse_settings(good, {}, "/jobs").stride, 8);
+    EXPECT_EQ(parse_settings(good, {}, "/jobs/j.cfg").stride, 8);
 }
 
 TEST(Settings, KeysOfOtherTasksAreRefused) {
     const auto message = [](const std::string& task, const std::string& key, const std::string& value) {
         std::vector<Assignment> keys = whole_job;
         for (Assignment& entry : keys) entry.value = entry.key == "task" ? task : entry.value;
-        return message_of([&] { parse_settings(keys, {{key, value, "command line"}}, "/jobs"); });
+        return message_of([&] { parse_settings(keys, {{key, value, "command line"}}, "/jobs/j.cfg"); });
     };
     EXPECT_EQ(message("pg19", "chat", "true"),
               "command line: chat: expected false with task = pg19, got 'true'; its prompts are tokens of a book");
@@ -459,14 +476,14 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
     EXPECT_EQ(message_of([] {
                   parse_settings(whole_job,
                                  {{"column", "prompt=a", "command line"}, {"column", "prompt=b", "command line"}},
-                                 "/jobs");
+                                 "/jobs/j.cfg");
               }),
               "command line: column: expected one name per field, got 'prompt=b'");
     EXPECT_EQ(message_of([] {
                   parse_settings(whole_job,
                                  {{"template-variable", "tools=[]", "command line"},
                                   {"template-variable", "tools=[1]", "command line"}},
-                                 "/jobs");
+                                 "/jobs/j.cfg");
               }),
               "command line: template-variable: expected one value per variable, got 'tools=[1]'");
     EXPECT_EQ(message("openai-batch", "chat", "true"), "command line: chat: expected false" + batch + "true" + says);
@@ -479,7 +496,7 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
     EXPECT_EQ(message("dolly", "reference", "/r.en"),
               "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
               "references from a file of their own");
-    EXPECT_EQ(parse_settings(whole_job, {{"template", "auto", "command line"}}, "/jobs").prompt_template, "");
+    EXPECT_EQ(parse_settings(whole_job, {{"template", "auto", "command line"}}, "/jobs/j.cfg").prompt_template, "");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace longhaul::runner {
 namespace {
 
 TEST(Settings, DefaultsAreThoseOfTheDesign) {
-    const Settings job = parse_settings(whole_job, {}, "/jobs");
+    const Settings job = parse_settings(whole_job, {}, "/jobs/j.cfg");
     const std::vector<Assignment> expected{{"seed", "1", ""},
                                            {"limit", "0", ""},
                                            {"prompt-tokens", "512", ""},
@@ -103,7 +103,7 @@ TEST(Settings, ASinkHearsEveryFaultAndTheRestIsRead) {
                                          {"seed", "7", "j.cfg:5"},
                                          {"model", "m", "j.cfg:6"},
                                          {"replay-accept", "0.5", "j.cfg:7"}},
-                                        on_command_line("seed", "8"), "/jobs", required_keys(), sink);
+                                        on_command_line("seed", "8"), "/jobs/j.cfg", required_keys(), sink);
     EXPECT_EQ(keys, (std::vector<std::string>{"data", "batch", "top-p", "output", "replay-accept"}))
         << testing::PrintToString(lines);
     EXPECT_EQ(lines[3], "j.cfg: output: expected a value, got nothing; this key has no default");
@@ -267,7 +267,7 @@ TEST(Settings, JobFilesOfTheTasks) {
 
 TEST(Settings, PlacesAreNamed) {
     const auto message = [](std::vector<Assignment> file, const std::vector<Assignment>& command_line) {
-        return message_of([&] { parse_settings(file, command_line, "/jobs"); });
+        return message_of([&] { parse_settings(file, command_line, "/jobs/j.cfg"); });
     };
     std::vector<Assignment> twice = whole_job;
     twice.push_back({"seed", "1", "j.cfg:7"});
@@ -278,7 +278,17 @@ TEST(Settings, PlacesAreNamed) {
               "command line: seed: expected every key once, got this key again");
     EXPECT_EQ(message({whole_job.begin(), whole_job.end() - 1}, {}),
               "j.cfg: output: expected a value, got nothing; this key has no default");
-    EXPECT_EQ(message({}, {}), "command line: task: expected a value, got nothing; this key has no default");
+    EXPECT_EQ(message({}, {}), "/jobs/j.cfg: task: expected a value, got nothing; this key has no default")
+        << "an empty job file";
+    EXPECT_EQ(message_of([] { parse_settings({}, {}, {}); }),
+              "command line: task: expected a value, got nothing; this key has no default");
+    // Later messages name the place, too.
+    const Settings job = parse_settings(whole_job, on_command_line("output", "o"), "/jobs/j.cfg");
+    EXPECT_EQ(job.origins.of("data"), "j.cfg:2");
+    EXPECT_EQ(job.origins.of("output"), "command line");
+    EXPECT_EQ(job.origins.of("seed"), "j.cfg") << "a default";
+    EXPECT_TRUE(job.origins.has_value("output", "o"));
+    EXPECT_FALSE(job.origins.has_value("output", "out")) << "the command line replaces it";
     // An overridden value is still checked: the file is wrong whatever the command line says.
     std::vector<Assignment> wrong = whole_job;
     wrong.push_back({"top-p", "7", "j.cfg:5"});
@@ -291,9 +301,9 @@ TEST(Settings, TheCommandLineWins) {
     file.push_back({"seed", "5", "j.cfg:5"});
     file.push_back({"stop", "from the file", "j.cfg:6"});
     file.push_back({"stop", "also", "j.cfg:7"});
-    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, (std::vector<std::string>{"from the file", "also"}));
+    EXPECT_EQ(parse_settings(file, {}, "/jobs/j.cfg").stop, (std::vector<std::string>{"from the file", "also"}));
     const Settings job =
-        parse_settings(file, {{"seed", "6", "command line"}, {"stop", "mine", "command line"}}, "/jobs");
+        parse_settings(file, {{"seed", "6", "command line"}, {"stop", "mine", "command line"}}, "/jobs/j.cfg");
     EXPECT_EQ(job.seed, 6U);
     EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
 }
@@ -301,13 +311,13 @@ TEST(Settings, TheCommandLineWins) {
 TEST(Settings, AnEmptyStopIsNone) {
     std::vector<Assignment> file = whole_job;
     file.push_back({"stop", "from the file", "j.cfg:5"});
-    const Settings job = parse_settings(file, on_command_line("stop", ""), "/jobs");
+    const Settings job = parse_settings(file, on_command_line("stop", ""), "/jobs/j.cfg");
     EXPECT_EQ(job.stop, std::vector<std::string>{});
     EXPECT_NE(format_settings(job).find("\n# stop =\n"), std::string::npos);
     file.push_back({"stop", "", "j.cfg:6"});
-    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs/j.cfg").stop, std::vector<std::string>{});
     file.push_back({"stop", "another", "j.cfg:7"});
-    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, std::vector<std::string>{"another"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs/j.cfg").stop, std::vector<std::string>{"another"});
 }
 
 TEST(Settings, BreakersReplaceTheDefault) {
@@ -319,14 +329,14 @@ TEST(Settings, BreakersReplaceTheDefault) {
     std::vector<Assignment> file = whole_job;
     file.push_back({"dry-breakers", "a", "j.cfg:5"});
     file.push_back({"dry-breakers", "b", "j.cfg:6"});
-    EXPECT_EQ(parse_settings(file, {}, "/jobs").dry_breakers, (Texts{"a", "b"}));
-    EXPECT_EQ(parse_settings(file, on_command_line("dry-breakers", "none"), "/jobs").dry_breakers, Texts{});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs/j.cfg").dry_breakers, (Texts{"a", "b"}));
+    EXPECT_EQ(parse_settings(file, on_command_line("dry-breakers", "none"), "/jobs/j.cfg").dry_breakers, Texts{});
     const std::string resolved = format_settings(with("dry-breakers", "none"));
     EXPECT_NE(resolved.find("\ndry-breakers = none\n"), std::string::npos) << resolved;
 }
 
 TEST(Settings, PathsAreRelativeToWhereTheyStand) {
-    const Settings job = parse_settings(whole_job, on_command_line("output", "here/../out"), "/jobs/a");
+    const Settings job = parse_settings(whole_job, on_command_line("output", "here/../out"), "/jobs/a/j.cfg");
     EXPECT_EQ(job.data, "/jobs/a/p.jsonl");
     EXPECT_EQ(job.output, std::filesystem::current_path() / "out");
     EXPECT_EQ(with("data", "/abs/x").data, "/abs/x");
@@ -366,7 +376,7 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
                                        {"template-variable", R"(a="x # y")", "j.cfg:17"},
                                        {"template-date", "2025-01-02", "j.cfg:18"}};
     keys.insert(keys.end(), more.begin(), more.end());
-    const Settings job = parse_settings(keys, {}, "/jobs");
+    const Settings job = parse_settings(keys, {}, "/jobs/j.cfg");
 
     const auto folder = std::filesystem::temp_directory_path() / ("longhaul-settings-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
@@ -377,7 +387,7 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
 
 TEST(Settings, PackedWeightsAreOffInTheCacheOrInAFolder) {
     const auto folder = [](const char* value) {
-        return parse_settings(whole_job, {{"packed-weights", value, "command line"}}, "/jobs").packed_weights;
+        return parse_settings(whole_job, {{"packed-weights", value, "command line"}}, "/jobs/j.cfg").packed_weights;
     };
     EXPECT_EQ(folder("off"), "");
     EXPECT_EQ(folder("auto"), "auto");
@@ -386,7 +396,7 @@ TEST(Settings, PackedWeightsAreOffInTheCacheOrInAFolder) {
 }
 
 TEST(Settings, KindsOfKeys) {
-    const Settings job = parse_settings(whole_job, {}, "/jobs");
+    const Settings job = parse_settings(whole_job, {}, "/jobs/j.cfg");
     for (const char* key : {"batch",         "tensor-parallel",  "threads",
                             "kernels",       "packed-weights",   "memory",
                             "host-memory",   "baseline",         "checkpoint-tokens",
