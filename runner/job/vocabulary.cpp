@@ -61,6 +61,16 @@ Key path(std::string key, Kind kind, std::filesystem::path Settings::*field, std
         .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{format_path(s.*field)}; }};
 }
 
+/// A path that may be empty, for none.
+Key optional_path(std::string key, Kind kind, std::filesystem::path Settings::*field, std::string help) {
+    Key made = path(std::move(key), kind, field, std::move(help));
+    made.info.may_be_empty = true;
+    made.set = [=](Settings& s, const std::string& value, const auto& folder) {
+        s.*field = value.empty() ? std::filesystem::path() : parse_path(value, folder);
+    };
+    return made;
+}
+
 Key size(std::string key, Kind kind, std::int64_t Settings::*field, const char* zero_name, std::string help) {
     const std::string zero = zero_name;
     return {.info = {.key = std::move(key), .value_name = "BYTES", .help = std::move(help)},
@@ -135,10 +145,14 @@ Key draft_model_key() {
                      .value_name = "PATH",
                      .help = "folder of a draft model with the same vocabulary (specinfer takes several), or of "
                              "trained heads; where none is given, medusa's heads are in the model's own folder",
-                     .repeatable = true},
+                     .repeatable = true,
+                     .may_be_empty = true},
             .kind = Kind::draft,
-            .set = [](Settings& s, const std::string& value,
-                      const auto& folder) { s.draft_model.push_back(parse_path(value, folder)); },
+            .set =
+                [](Settings& s, const std::string& value, const auto& folder) {
+                    if (value.empty()) return s.draft_model.clear();
+                    s.draft_model.push_back(parse_path(value, folder));
+                },
             .get =
                 [](const Settings& s) {
                     Strings values;
@@ -360,9 +374,10 @@ Section text_section() {
              "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
              "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "
              "some period p of at most N; a common N is 64; 0 = off"),
-         path("reference", Kind::execution, &Settings::reference,
-              "wmt, xsum: file with the reference for each line of data; by default the file beside data with the "
-              "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
+         optional_path(
+             "reference", Kind::execution, &Settings::reference,
+             "wmt, xsum: file with the reference for each line of data; by default the file beside data with the "
+             "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          template_key(),
          flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
          chat_template_key(),
@@ -383,9 +398,10 @@ Section text_section() {
                  "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"),
          integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
                  "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
-         path("hidden-states", Kind::execution, &Settings::hidden_states,
-              "mode = perplexity: folder for the hidden states and most probable next tokens of each text scored from "
-              "then on, on which jobs/train trains draft parts; an interrupted item starts over"),
+         optional_path(
+             "hidden-states", Kind::execution, &Settings::hidden_states,
+             "mode = perplexity: folder for the hidden states and most probable next tokens of each text scored from "
+             "then on, on which jobs/train trains draft parts; an interrupted item starts over"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
 }
 
@@ -454,13 +470,14 @@ Section draft_section() {
          integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches per node from the n-gram table; 0 = no table"),
-         path("draft-corpus", Kind::draft, &Settings::draft_corpus,
-              "texts whose n-grams drafts know from the start: folder of .txt files, run folder, text or .jsonl file"),
+         optional_path(
+             "draft-corpus", Kind::draft, &Settings::draft_corpus,
+             "texts whose n-grams drafts know from the start: folder of .txt files, run folder, text or .jsonl file"),
          choice("verify", Kind::identity, &Settings::verify, verify_rules(), {},
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
                     lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
-         path(
+         optional_path(
              "replay-run", Kind::draft, &Settings::replay_run,
              "tests: run folder, made with token-ids = true and verify = coupled, whose texts draft = replay proposes"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,

@@ -308,6 +308,20 @@ TEST(Settings, TheCommandLineWins) {
     EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
 }
 
+TEST(Settings, AnEmptyPathIsNone) {
+    std::vector<Assignment> file = whole_job;
+    file.front().value = "wmt";
+    file.push_back({"reference", "p.en", "j.cfg:5"});
+    file.push_back({"draft-model", "d", "j.cfg:6"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs/j.cfg").reference, "/jobs/p.en");
+    const Settings job =
+        parse_settings(file, {{"reference", "", "command line"}, {"draft-model", "", "command line"}}, "/jobs/j.cfg");
+    EXPECT_EQ(job.reference, "");
+    EXPECT_TRUE(job.draft_model.empty());
+    EXPECT_EQ(message_of([&] { parse_settings(file, on_command_line("data", ""), "/jobs/j.cfg"); }),
+              "command line: data: expected a value, got nothing");
+}
+
 TEST(Settings, AnEmptyStopIsNone) {
     std::vector<Assignment> file = whole_job;
     file.push_back({"stop", "from the file", "j.cfg:5"});
