@@ -26,6 +26,7 @@
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/loaded_job.hpp"
 #include "runner/launch/memory_plan.hpp"
+#include "runner/launch/model_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -185,6 +186,7 @@ struct Request {
 Request read_request(const CommandLine& line, const std::string& text, int ranks, LoadedJob& loaded) {
     Request request{.settings = read_settings(line, ranks), .config = {}, .prompt = {}};
     const Settings& settings = request.settings;
+    check_model_folders(settings);
     request.config = engine::ModelConfig::load(settings.model);
     loaded.tokenizer = load_tokenizer(settings.model, request.config);
     request.prompt = make_prompt(loaded.tokenizer->encode(settings.chat ? as_chat(text, settings) : text),

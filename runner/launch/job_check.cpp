@@ -17,6 +17,7 @@
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
+#include "runner/launch/model_folder.hpp"
 #include "runner/run/draft_corpus.hpp"
 #include "runner/run/earlier_results.hpp"
 #include "runner/run/lease.hpp"
@@ -88,7 +89,11 @@ class JobChecker {
     void check_model() {
         const fs::path& folder = report_.settings.model;
         ModelFacts facts;
-        if (!attempt("model", [&] { facts.config = engine::ModelConfig::load(folder); })) return;
+        const bool good = attempt("model", [&] {
+            check_model_folder(report_.settings, "model", folder);
+            facts.config = engine::ModelConfig::load(folder);
+        });
+        if (!good) return;
         attempt("model", [&] {
             const auto tensors = engine::SafetensorsFolder::open(folder);
             for (const std::string& line : engine::tensor_faults(facts.config, tensors))
@@ -111,6 +116,7 @@ class JobChecker {
         const DraftFolders parts = draft_folders(report_.settings);
         for (const fs::path& folder : parts.models) {
             const bool good = attempt("draft", [&] {
+                check_model_folder(report_.settings, "draft-model", folder);
                 const engine::ModelConfig config = engine::ModelConfig::load(folder);
                 if (tokenizer_) check_draft_vocabulary(folder, config, report_.model->config, *tokenizer_);
                 const bool sharded = is_draft_sharded(report_.settings, folder, config);
@@ -126,6 +132,7 @@ class JobChecker {
         }
         if (const fs::path& folder = parts.layer; !folder.empty()) {
             drafts_are_bad_ = !attempt("draft", [&] {
+                check_model_folder(report_.settings, "draft-model", folder);
                 const engine::ModelConfig& target = report_.model->config;
                 const engine::DraftMethod& method = *report_.settings.draft;
                 layer_parallel(report_.settings, folder, target);  // throws if it cannot be split and has to be
@@ -136,6 +143,7 @@ class JobChecker {
         }
         if (const fs::path& folder = parts.heads; !folder.empty()) {
             drafts_are_bad_ = !attempt("draft", [&] {
+                check_model_folder(report_.settings, "draft-model", folder);
                 const engine::ModelConfig& target = report_.model->config;
                 for (const std::string& line : engine::head_faults(folder, target)) add("draft", line, ExitCode::error);
                 engine::tree_of_heads(draft_of(report_.settings), engine::HeadsConfig::load(folder, target));

@@ -10,6 +10,7 @@
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
+#include "runner/launch/model_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -105,6 +106,7 @@ static void gather_devices(const World& world, LoadedJob& loaded) {
 
 void load(const World& world, const Settings& settings, LoadedJob& loaded) {
     world.agree([&] {
+        check_model_folders(settings);
         if (!loaded.model) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
         puts_bos(settings, *loaded.tokenizer);  // throws if the tokenizer has no BOS token but the job requires one
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);

@@ -132,7 +132,7 @@ TEST_F(CheckTest, AllFaultsAreListed) {
          ExitCode::usage},
         {"task = prompts\ndata = none.jsonl\noutput = out\nmodel = none\n",
          "",
-         {"model | none/config.json: expected a readable file, got No such file or directory",
+         {"model | job.cfg:4: model: expected the folder of a Hugging Face model, got 'none', which does not exist",
           "data | none.jsonl: expected a readable file, got No such file or directory"},
          ExitCode::error},
         {job + "add-bos = perhaps\n",
@@ -193,14 +193,34 @@ TEST_F(CheckTest, PromptsWithoutRoomFail) {
     EXPECT_FALSE(report.longest_id.size());
 }
 
+TEST_F(CheckTest, FoldersThatAreNoModelsAreNamedByTheirKey) {
+    fs::create_directories(folder / "empty");
+    write("empty/m.safetensors", "");
+    write("m.gguf", "GGUF");
+    const std::string job = "task = prompts\ndata = p.jsonl\noutput = out\nmodel = ";
+    const std::string expected = "model | job.cfg:4: model: expected the folder of a Hugging Face model, got ";
+    const std::vector<std::pair<std::string, std::string>> cases{
+        {"owner/Name-1.0",
+         "'owner/Name-1.0', which does not exist; a model of the hub: download it first (`hf download owner/Name-1.0 "
+         "--local-dir FOLDER`)"},
+        {"./owner/name", "'owner/name', which does not exist"},
+        {"m.gguf", "'m.gguf'; GGUF is not read: give a folder with config.json and .safetensors files"},
+        {"empty/m.safetensors", "the file 'empty/m.safetensors'; give its folder"},
+        {"empty", "'empty', which has no config.json"}};
+    for (const auto& [model, got] : cases) {
+        write("job.cfg", job + model + "\n");
+        EXPECT_EQ(lines_of(check()), std::vector<std::string>{expected + got});
+    }
+}
+
 TEST_F(CheckTest, DraftModelsAreLookedAt) {
     const std::string job = good_job() + "draft = rsd-s\n";
     write("job.cfg", job + "draft-model = " LONGHAUL_DEMO_MODEL "\n");
     EXPECT_EQ(check().code(), ExitCode::done) << testing::PrintToString(lines_of(check())) << "its own draft";
     write("job.cfg", job + "draft-model = none\n");
-    EXPECT_EQ(
-        lines_of(check()),
-        std::vector<std::string>{"draft | none/config.json: expected a readable file, got No such file or directory"});
+    EXPECT_EQ(lines_of(check()),
+              std::vector<std::string>{"draft | job.cfg:7: draft-model: expected the folder of a draft "
+                                       "model, got 'none', which does not exist"});
     fs::create_directories(folder / "d");
     fs::copy_file(fs::path(LONGHAUL_TEST_DATA) / "parity" / "llama-default" / "config.json",
                   folder / "d" / "config.json");
@@ -228,9 +248,9 @@ TEST_F(CheckTest, HeadsAreLookedAt) {
                                        "of heads, got nothing; give a folder of heads as draft-model, or a model "
                                        "folder that contains heads"});
     write("job.cfg", job + "draft-model = none\n");
-    EXPECT_EQ(
-        lines_of(check()),
-        std::vector<std::string>{"draft | none/config.json: expected a readable file, got No such file or directory"});
+    EXPECT_EQ(lines_of(check()),
+              std::vector<std::string>{"draft | job.cfg:7: draft-model: expected the folder of trained "
+                                       "heads, got 'none', which does not exist"});
     write("job.cfg", with_heads + "draft-tree = 2,2,2,2\n");
     const std::vector<std::string> deep = lines_of(check());
     ASSERT_EQ(deep.size(), 1U);

@@ -213,7 +213,8 @@ TEST_F(Cli, BadFilesEndInOneLineAndCode1) {
     write("not.h5", "no HDF5 at all");
     const Case cases[] = {
         {{"generate", "m", "--prompt=a"},
-         at + "/m/config.json: expected a readable file, got No such file or directory"},
+         "command line: model: expected the folder of a Hugging Face model, got '" + at +
+             "/m', which has no config.json"},
         {{"generate", "m", "--prompt-file=none.txt"},
          "none.txt: expected a readable file, got No such file or directory"},
         {{"inspect", "m"}, "m/config.json: expected a readable file, got No such file or directory"},
