@@ -284,17 +284,17 @@ TEST_F(DataSetTest, BeginOfTextCountsAndStays) {
 
 TEST_F(DataSetTest, ChatKeysWithoutChatsAreNoted) {
     Settings job = settings("prompts", write("p.jsonl", "{\"prompt\": \"a\"}\n"));
-    EXPECT_TRUE(DataSet::open(job)->notices().empty());
+    EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
     job.chat_template = "llama2";
     EXPECT_EQ(
-        DataSet::open(job)->notices(),
+        DataSet::open(job)->notices(tokenizer_),
         std::vector<std::string>{"chat-template has no effect: the prompts are sent as they are, not as messages; "
                                  "set chat = true for a chat model"});
     job.template_variable = {"a=1"};
-    EXPECT_EQ(DataSet::open(job)->notices().size(), 2U);
+    EXPECT_EQ(DataSet::open(job)->notices(tokenizer_).size(), 2U);
     job.data = write("m.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"
                                 "\n");
-    EXPECT_TRUE(DataSet::open(job)->notices().empty()) << "its messages are chats";
+    EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty()) << "its messages are chats";
 }
 
 TEST_F(DataSetTest, OverlongPrompts) {
