@@ -124,9 +124,9 @@ class Planner {
             const std::int64_t first = (s_.first_head + static_cast<std::int64_t>(i)) * of_head;
             TensorPart keys = rows(kv_up, all, l.kv_rank, first, l.nope_dim);
             keys.transposed = true;
-            const std::string number = "." + std::to_string(i);
-            of_head_matrix(name + "key_up" + number, w.key_up[i], std::move(keys), l.nope_dim);
-            of_head_matrix(name + "value_up" + number, w.value_up[i],
+            const std::string head = name + "heads." + std::to_string(i) + ".";
+            of_head_matrix(head + "key_up", w.key_up[i], std::move(keys), l.nope_dim);
+            of_head_matrix(head + "value_up", w.value_up[i],
                            rows(kv_up, all, l.kv_rank, first + l.nope_dim, l.value_dim), l.kv_rank);
         }
     }

@@ -87,6 +87,10 @@ Json describe_experts(const engine::ModelConfig& config) {
               {"per_token", experts.per_token},
               {"normalized", experts.normalized},
               {"intermediate_size", config.expert_intermediate_size}};
+    if (experts.num_groups > 1) {
+        json["groups"] = experts.num_groups;
+        json["best_groups"] = experts.best_groups;
+    }
     if (config.shared_intermediate_size > 0) json["shared_intermediate_size"] = config.shared_intermediate_size;
     json["active_parameters"] = engine::num_active_parameters(config);
     return json;
@@ -99,6 +103,14 @@ Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
     return json;
 }
 
+Json describe_latents(const engine::LatentConfig& latent) {
+    return {{"query_rank", latent.query_rank},
+            {"kv_rank", latent.kv_rank},
+            {"nope_dim", latent.nope_dim},
+            {"rope_dim", latent.rope_dim},
+            {"value_dim", latent.value_dim}};
+}
+
 /// Settings that a model and a draft layer have in common.
 void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["hidden_size"] = config.hidden_size;
@@ -108,6 +120,7 @@ void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["query_heads"] = config.num_heads;
     json["kv_heads"] = config.num_kv_heads;
     json["head_dim"] = config.head_dim;
+    if (config.has_latent_attention()) json["latent_attention"] = describe_latents(config.latent);
     json["vocab_size"] = config.vocab_size;
 }
 

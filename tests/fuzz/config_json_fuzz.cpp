@@ -29,7 +29,7 @@ void check(const longhaul::engine::ModelConfig& config) {
     require(longhaul::engine::num_parameters(config) > 0);
     for (const std::int32_t id : config.eos_ids) require(id >= 0 && id < config.vocab_size);
     const longhaul::engine::RopeTable rope(config);
-    std::vector<float> cos(rope.inverse_frequencies().size());
+    std::vector<float> cos(static_cast<std::size_t>(rope.num_pairs()));
     std::vector<float> sin(cos.size());
     rope.fill(config.max_positions - 1, config.max_positions, cos.data(), sin.data());
 }

@@ -312,14 +312,22 @@ TEST_F(Cli, InspectTellsWhatIsSpecialAboutAModel) {
     const fs::path folder = folder_ / "model";
     fs::copy(LONGHAUL_DEMO_MODEL, folder);
     auto config = engine::read_json(folder / "config.json");
-    config["model_type"] = "smollm3";
-    config["architectures"] = {"SmolLM3ForCausalLM"};
+    const auto inspect = [&](const char* model_type, const char* class_name) {
+        config["model_type"] = model_type;
+        config["architectures"] = {class_name};
+        fs::remove(folder / "config.json");
+        std::ofstream(folder / "config.json") << config;
+        return run({"inspect", folder.string()}).out;
+    };
     config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
-    fs::remove(folder / "config.json");
-    std::ofstream(folder / "config.json") << config;
-    const std::string out = run({"inspect", folder.string()}).out;
+    const std::string nope = inspect("smollm3", "SmolLM3ForCausalLM");
     for (const char* row : {"\nquantization        gptq\n", "\nunrotated layers    2\n"})
-        EXPECT_NE(out.find(row), std::string::npos) << out;
+        EXPECT_NE(nope.find(row), std::string::npos) << nope;
+    config["kv_lora_rank"] = 64;
+    config["first_k_dense_replace"] = 1;
+    const std::string latent = inspect("deepseek_v3", "DeepseekV3ForCausalLM");
+    for (const char* row : {"\nhead dim            128\n", "kv_rank 64", "best_groups 4"})
+        EXPECT_NE(latent.find(row), std::string::npos) << latent;
 }
 
 TEST_F(Cli, InspectTellsADraftLayersShape) {
