@@ -537,7 +537,7 @@ TEST_F(Cli, StatusSaysWhyALaunchFailed) {
     const Ended failed = run({"run", "job.cfg"});
     EXPECT_EQ(failed.exit_code, 1);
     const std::string why = failed.err.substr(0, failed.err.find('\n')).substr(std::string("error: ").size());
-    EXPECT_TRUE(why.ends_with("m/config.json: expected a readable file, got No such file or directory")) << failed.err;
+    EXPECT_TRUE(why.starts_with("job.cfg:3: model: expected the folder of a Hugging Face model, got ")) << failed.err;
     EXPECT_NE(slurp(folder_ / "out/log/1.log").find(" error: " + why + "\n"), std::string::npos);
     const Ended table = run({"status", "out"});
     EXPECT_NE(table.out.find("\nprogress  0 items done\nerror     " + why +
