@@ -119,7 +119,10 @@ def kill_rank(bench, count=2, seed=2):
     """SIGKILL to one rank: the launcher ends the others, with an error."""
     def kill(run, launch):
         pids = launch.rank_pids()
-        os.kill(run.numbers.choice(pids), signal.SIGKILL)
+        # One of which items can resume: the others may still be before their first round.
+        epoch = newest_epoch(run.folder)
+        replicas = {int(name.split("-")[0]) for name in commits(run.folder) if f"-{epoch}-" in name}
+        os.kill(run.numbers.choice([pids[replica] for replica in sorted(replicas)]), signal.SIGKILL)
         done = launch.wait(30)
         check(done.code not in (0, 75), f"exit code {done.code} though a rank was killed")
         wait_for(lambda: not any(runs(pid) for pid in pids), "all ranks are gone", 20)

@@ -204,8 +204,13 @@ TEST_P(TensorAttention, WarpgroupsGiveTheSameBitsInPrompts) {
 /// Needs more shared memory than a block has on the smallest GPU.
 TEST_P(TensorAttention, HeadsThatAreTooWideAreRefused) {
     const auto device = GetParam().make(1);
-    const Scene scene(*device, {DType::f32, 320, 1, 1, 3, 1, true}, 602);
-    EXPECT_THROW(static_cast<void>(scene.run(*device, DType::f32)), std::logic_error);
+    for (const auto& [dtype, widest] : {std::pair{DType::f32, std::int64_t{512}}, {DType::bf16, 640}}) {
+        EXPECT_EQ(device->max_head_dim(dtype), widest);
+        const Scene taken(*device, {dtype, widest, 1, 1, 3, 1, true}, 602);
+        EXPECT_NO_THROW(static_cast<void>(taken.run(*device, DType::f32)));
+        const Scene refused(*device, {dtype, widest + 32, 1, 1, 3, 1, true}, 602);
+        EXPECT_THROW(static_cast<void>(refused.run(*device, DType::f32)), std::logic_error);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, TensorAttention, ::testing::Values(tensor_gpu()), name_of);
