@@ -29,13 +29,13 @@ def run(bench, job, *options):
     return start(bench, job, *options).wait()
 
 
-def stopped_run(bench, count=4, **keys):
+def stopped_run(bench, count=4, max_tokens=4000, **keys):
     """A run that was stopped with an item done and a checkpoint of another."""
     make_prompts(bench.folder / "prompts.jsonl", count)
     lines = (bench.folder / "prompts.jsonl").read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | {"options": {"max-tokens": 5}})
     (bench.folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
-    job = bench.job(max_tokens=4000, checkpoint_tokens=100, batch=2, **keys)
+    job = bench.job(max_tokens=max_tokens, checkpoint_tokens=100, batch=2, **keys)
     folder = bench.folder / "run"
     launch = start(bench, job)
     wait_for(lambda: journal_keys(folder) and list((folder / "checkpoints").glob("*[0-9].h5")), "an item is done, another in a checkpoint")
@@ -127,7 +127,7 @@ def damaged_statistics(bench):
 
 def superseded(bench):
     """A launch whose folder was taken over writes no file that the later launch writes, and removes none."""
-    job, folder = stopped_run(bench, lease_seconds=2)
+    job, folder = stopped_run(bench, max_tokens=16000, lease_seconds=2)  # does not end meanwhile
     before = {path: path.read_bytes() for name in ("checkpoints", ".") for path in (folder / name).iterdir() if path.is_file()}
     launch = start(bench, job)
     wait_for(lambda: list((folder / "status").glob("*-2.json")), "the second launch works")
