@@ -26,7 +26,7 @@ std::int64_t runnable(const ItemSurvey& items) {
     return items.inputs - items.failed;
 }
 
-std::int64_t items_at_a_time(const JobReport& report) {
+std::int64_t batch_size(const JobReport& report) {
     return std::min(report.settings.batch, report.items->positions.size());
 }
 
@@ -121,7 +121,7 @@ void add_lengths(Rows& rows, const JobReport& report, double bytes_per_second) {
         rows.emplace_back("time", "at least about " + (seconds < 10 ? shown : duration_text(seconds)) + " for " +
                                       counted(positions.size(), "item", "items") + " of up to " +
                                       counted(positions.largest(), "token", "tokens") + ", " +
-                                      grouped(items_at_a_time(report)) +
+                                      grouped(batch_size(report)) +
                                       " at a time in one replica, without drafts, if none ends before max-tokens");
     }
     if (bytes_per_second > 0) {
@@ -140,7 +140,7 @@ void add_needs(Rows& rows, const JobReport& report) {
         rows.emplace_back(
             "memory per rank",
             size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +
-                counted(items_at_a_time(report), "longest item", "longest items") +
+                counted(batch_size(report), "longest item", "longest items") +
                 (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : "") +
                 (need.host_memory > 0 ? ", host-memory adds " + size_text(need.host_memory) : ""));
     }

@@ -312,7 +312,7 @@ class JobChecker {
             report_.read_bytes = total_read_bytes(parts_, *device_,
                                                   {.new_tokens = report_.items->new_tokens,
                                                    .mean_positions = positions.sum() / positions.size(),
-                                                   .at_a_time = std::ssize(longest_items())});
+                                                   .batch_size = std::ssize(longest_items())});
         const bool on_cpu = device_is_here_ && !device_->own_memory();
         if (on_cpu) report_.threads = report_.settings.threads > 0 ? report_.settings.threads : usable_processors();
     }

@@ -36,7 +36,7 @@ double total_read_bytes(const ModelParts& parts, const kernels::Device& device, 
     const auto weights =
         static_cast<double>(engine::streamed_weight_bytes(target.config, target.split, target.precision, device));
     const auto kv = static_cast<double>(kv_read(target, work.mean_positions / 2));
-    return static_cast<double>(work.new_tokens) * (weights / static_cast<double>(work.at_a_time) + kv);
+    return static_cast<double>(work.new_tokens) * (weights / static_cast<double>(work.batch_size) + kv);
 }
 
 }  // namespace longhaul::runner

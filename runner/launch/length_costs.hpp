@@ -22,7 +22,7 @@ std::vector<LengthCost> length_costs(const ModelParts& parts, const kernels::Dev
 struct WorkSize {
     std::int64_t new_tokens = 0;      ///< of all items
     std::int64_t mean_positions = 0;  ///< of an item at its end
-    std::int64_t at_a_time = 1;       ///< items that share a pass over the weights
+    std::int64_t batch_size = 1;      ///< items that share a pass over the weights
 };
 
 /// Bytes that plain decoding of all items reads: the weights once per pass, and the keys and values of each item, of

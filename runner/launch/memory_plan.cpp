@@ -193,8 +193,10 @@ std::int64_t kv_share(std::int64_t available_bytes) {
 void check_head_dim(const Settings& settings, const engine::ModelConfig& config, const kernels::Device& device) {
     const std::int64_t most = device.max_head_dim(kv_dtype_of(settings));
     if (config.head_dim <= most) return;
-    throw UsageError("kv-precision: expected bf16 for heads of " + std::to_string(config.head_dim) +
-                     " dimensions, got another type, of which a GPU takes " + std::to_string(most));
+    throw UsageError(InputError::format(
+        settings.origins.of("kv-precision"), "kv-precision",
+        "a type with which heads may have " + std::to_string(config.head_dim) + " dimensions",
+        in_quotes(settings.kv_precision), "with this one a GPU takes at most " + std::to_string(most)));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void check_model_folder(const Settings& settings, const std::string& key, const 
         throw InputError(settings.origins.of(key), key, kind_of_folder(settings, key), got, fix);
     };
     const std::string name = shown(folder.string());
-    std::error_code error;  // other errors: whoever reads the folder reports them
+    std::error_code error;  // other errors are reported when the folder is read
     const fs::file_status status = fs::status(folder, error);
     if (folder.extension() == ".gguf" && !fs::is_directory(status))
         refuse(name, "GGUF is not read: give a folder with config.json and .safetensors files");

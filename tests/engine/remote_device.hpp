@@ -34,6 +34,7 @@ class RemoteDevice final : public kernels::Device {
     std::int64_t operations_take = 0;             ///< what operation_bytes returns
     mutable kernels::PassSize last_pass{};        ///< argument of the last operation_bytes call
     bool chooses = false;                         ///< report a token chooser even if the inner device has none
+    std::int64_t widest_head = 1024;              ///< what max_head_dim reports
     bool host_memory = true;                      ///< what can_use_host_memory reports
     std::function<void()> host_allocates;         ///< called by each allocate_in_host_memory
 
@@ -46,6 +47,7 @@ class RemoteDevice final : public kernels::Device {
         last_pass = pass;
         return operations_take;
     }
+    [[nodiscard]] std::int64_t max_head_dim(kernels::DType /*kv*/) const override { return widest_head; }
     [[nodiscard]] kernels::DeviceLinks* links() override { return device_links; }
     void finish() override;
 

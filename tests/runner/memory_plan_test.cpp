@@ -363,6 +363,21 @@ TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     EXPECT_EQ(refusal().find("host-memory"), std::string::npos) << refusal();
 }
 
+TEST_F(MemoryPlan, HeadsThatAreTooWideForTheDeviceAreRefused) {
+    set_room(2 * need());
+    device.widest_head = 32;
+    EXPECT_NO_THROW(check_memory(settings, device, 1, 1));
+    device.widest_head = 30;
+    try {
+        check_memory(settings, device, 1, 1);
+        FAIL() << "not refused";
+    } catch (const UsageError& error) {
+        EXPECT_STREQ(error.what(),
+                     "command line: kv-precision: expected a type with which heads may have 32 dimensions, got 'bf16'; "
+                     "with this one a GPU takes at most 30");
+    }
+}
+
 TEST_F(MemoryPlan, HostMemoryThatTheNodeHasNotIsRefused) {
     settings.host_memory = std::int64_t{1} << 50;
     try {

@@ -277,6 +277,7 @@ MODELS = [
     Model("deepseek-v2-lite", DEEPSEEK_V2 | {"q_lora_rank": NULL, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
                                              "first_k_dense_replace": 0, "num_hidden_layers": 1, "routed_scaling_factor": 1.0}),
     Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
+    Model("deepseek-v3-halves", DEEPSEEK_V3 | {"num_hidden_layers": 1, "rope_interleave": False}),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
