@@ -373,7 +373,7 @@ TEST_F(MemoryPlan, HeadsThatAreTooWideForTheDeviceAreRefused) {
         FAIL() << "not refused";
     } catch (const UsageError& error) {
         EXPECT_STREQ(error.what(),
-                     "command line: kv-precision: expected a type with which heads may have 32 dimensions, got 'bf16'; "
+                     "job: kv-precision: expected a type with which heads may have 32 dimensions, got 'bf16'; "
                      "with this one a GPU takes at most 30");
     }
 }
