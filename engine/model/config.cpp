@@ -116,6 +116,7 @@ constexpr Architecture architectures[] = {
      detail::read_seed_oss_layers,
      "",
      {.kv_heads = 8, .head_dim = 128}},
+    {"granite", "GraniteForCausalLM", "hidden_act", "silu", "swish", detail::read_granite_layers},
     {"gpt_oss",
      "GptOssForCausalLM",
      "hidden_act",
@@ -376,7 +377,8 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_dtype(top, config);
     of.read_layers(body, config);
     if (config.model_type == "mistral3") read_tied_embeddings(top, body, folder, config);
-    if (config.embedding_scale == 1.0 && !config.learned_positions) stretch_context(config);
+    const bool is_gemma = config.norm_adds_one;
+    if (!is_gemma && !config.learned_positions) stretch_context(config);
     for (LayerConfig& layer : config.layers) {  // a window that is not shorter than the context is none
         if (layer.attention_window >= config.max_positions) layer.attention_window = 0;
     }

@@ -86,6 +86,7 @@ struct LayerConfig {
     bool mlp_bias = false;              ///< biases on gate, up and down
     bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
+    double block_scale = 1.0;           ///< factor on the output of each block, before it is added
     bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     RopeConfig rope{};
@@ -134,9 +135,11 @@ struct ModelConfig {
     double norm_eps = 1e-6;
     bool learned_positions = false;  ///< learned position embeddings instead of RoPE
     bool tied_embeddings = false;
-    double embedding_scale = 1.0;    ///< factor on the embeddings of tokens
-    bool norm_adds_one = false;      ///< the gains of RMS norms are stored less 1
-    bool fused_projections = false;  ///< q, k and v are one tensor in the files, and so are gate and up
+    double embedding_scale = 1.0;         ///< factor on the embeddings of tokens
+    bool rounds_embedding_scale = false;  ///< to the type of the weights, as transformers does for Gemma
+    double logits_scale = 1.0;            ///< factor on the logits
+    bool norm_adds_one = false;           ///< the gains of RMS norms are stored less 1
+    bool fused_projections = false;       ///< q, k and v are one tensor in the files, and so are gate and up
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
     std::string quantization;           ///< quant_method of config.json, "gptq"; "" if it has none

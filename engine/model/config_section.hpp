@@ -91,6 +91,7 @@ void read_deepseek_v3_layers(const Section& top, ModelConfig& config);
 void read_glm4_moe_lite_layers(const Section& top, ModelConfig& config);
 void read_gpt_oss_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);
+void read_granite_layers(const Section& top, ModelConfig& config);
 void read_smollm3_layers(const Section& top, ModelConfig& config);
 void read_seed_oss_layers(const Section& top, ModelConfig& config);
 void read_phi3_layers(const Section& top, ModelConfig& config);

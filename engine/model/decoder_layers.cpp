@@ -138,8 +138,8 @@ const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, R
                                      : context_.normalised(norm, rows);
 }
 
-// Sets rows.to_add to `sum` plus the bias, normed if the block's output has a norm. For post-norm layers, adds it and
-// applies the norm.
+// Sets rows.to_add to `sum` plus the bias, normed if the block's output has a norm, times the layer's factor. For
+// post-norm layers, adds it and applies the norm.
 void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* sum,
                                 Residual& rows) {
     const auto norm_in_place = [&](const Norm& norm, float* x) {
@@ -148,6 +148,8 @@ void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms
     };
     if (bias) context_.device.add_bias(sum, bias.as<float>(), rows.num_rows, rows.width);
     if (kind.norm_place == NormPlace::both) norm_in_place(norms.out, sum);
+    if (kind.block_scale != 1.0)
+        context_.device.scale(sum, static_cast<float>(kind.block_scale), rows.num_rows * rows.width);
     rows.to_add = sum;
     if (kind.norm_place != NormPlace::after) return;
     context_.add(rows);

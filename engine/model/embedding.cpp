@@ -11,10 +11,11 @@ namespace longhaul::engine {
 
 namespace {
 
-/// Transformers multiplies by a factor of the weights' type: 62, not 61.97, for 3840 dimensions in bf16.
+/// Gemma's is 62, not 61.97, for 3840 dimensions in bf16.
 float scale_of(const ModelConfig& config, kernels::DType act) {
     const auto scale = static_cast<float>(config.embedding_scale);
-    return act == kernels::DType::bf16 ? kernels::bf16_to_f32(kernels::f32_to_bf16(scale)) : scale;
+    const bool rounds = config.rounds_embedding_scale && act == kernels::DType::bf16;
+    return rounds ? kernels::bf16_to_f32(kernels::f32_to_bf16(scale)) : scale;
 }
 
 }  // namespace

@@ -224,6 +224,19 @@ void read_seed_oss_layers(const Section& top, ModelConfig& config) {
     layer.output_bias = top.flag("attention_out_bias");
 }
 
+/// Granite: Llama with factors on embeddings, blocks, scores and logits.
+void read_granite_layers(const Section& top, ModelConfig& config) {
+    constexpr double highest = 1e6;
+    read_llama_layers(top, config);
+    LayerConfig& layer = config.layers.front();
+    config.embedding_scale = top.positive_or("embedding_multiplier", 1.0, highest);
+    config.logits_scale = 1.0 / top.positive_or("logits_scaling", 1.0, highest);
+    layer.block_scale = top.positive_or("residual_multiplier", 1.0, highest);
+    // Attention divides by the root of head_dim, and should multiply by this.
+    const double scores = top.positive_or("attention_multiplier", 1.0, highest);
+    layer.rope.query_scale = scores * std::sqrt(static_cast<double>(config.head_dim));
+}
+
 void read_mixtral_layers(const Section& top, ModelConfig& config) {
     read_common(top, config, 1e6);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
@@ -401,6 +414,7 @@ void read_gemma3_layers(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
     config.norm_adds_one = true;
     config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+    config.rounds_embedding_scale = true;
     for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {
         if (top.find(cap) != nullptr) top.refuse(cap, "null: soft-caps, as in Gemma 2, are not in this version");
     }

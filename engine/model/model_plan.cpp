@@ -299,8 +299,10 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     for (const bool value : {layer.qkv_bias, layer.output_bias, layer.head_norm, layer.rope.truncate})
         writer.put(value);
     if (config.rope().query_growth != 0.0) writer.put(config.rope().query_growth);
-    const bool may_have_mlp_bias = config.model_type == "smollm3" || config.model_type == "seed_oss";
-    if (may_have_mlp_bias) writer.put(layer.mlp_bias);
+    const bool is_granite = config.model_type == "granite";
+    if (is_granite)
+        for (const double value : {layer.rope.query_scale, layer.block_scale, config.logits_scale}) writer.put(value);
+    if (is_granite || config.model_type == "smollm3" || config.model_type == "seed_oss") writer.put(layer.mlp_bias);
 }
 
 }  // namespace
@@ -352,7 +354,8 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
                                          latent.value_dim, std::int64_t{latent.interleaved}})
             writer.put(value);
     }
-    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3", "seed_oss"};
+    const std::string_view later[] = {"mistral3", "gpt_oss",  "glm4_moe", "ministral3",
+                                      "smollm3",  "seed_oss", "granite"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

@@ -43,6 +43,7 @@ ModelConfig gemma3_1b() {
     ModelConfig config = shape(262144, 1152, 6912, 26, 4, 1, 256, true);
     config.norm_adds_one = true;
     config.embedding_scale = 33.94;
+    config.rounds_embedding_scale = true;
     config.model_type = "gemma3_text";
     engine::LayerConfig layer{
         .norm_place = engine::NormPlace::both, .activation = engine::Activation::gelu, .head_norm = true};

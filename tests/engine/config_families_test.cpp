@@ -271,6 +271,22 @@ TEST(ConfigFamilies, SeedOssHasBiasesOnItsQueriesAlone) {
     EXPECT_TRUE(load_family("seed_oss", "SeedOssForCausalLM", R"({"attention_out_bias": true})").layer(0).output_bias);
 }
 
+/// The factors of Granite 3.3 8B.
+TEST(ConfigFamilies, GraniteHasFactors) {
+    const ModelConfig config = load_family("granite", "GraniteForCausalLM", R"({"embedding_multiplier": 12.0,
+        "attention_multiplier": 0.0078125, "residual_multiplier": 0.22, "logits_scaling": 16.0, "head_dim": 128,
+        "attention_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})");
+    EXPECT_EQ(config.embedding_scale, 12.0);
+    EXPECT_FALSE(config.rounds_embedding_scale);
+    EXPECT_EQ(config.logits_scale, 0.0625);
+    EXPECT_EQ(config.layer(1).block_scale, 0.22);
+    EXPECT_NEAR(config.rope().query_scale / std::sqrt(128.0), 0.0078125, 1e-12);
+    EXPECT_TRUE(config.layer(1).qkv_bias && config.layer(1).output_bias);
+    EXPECT_EQ(config.max_positions, 4096) << "stretched as Llama's";
+    EXPECT_NEAR(load_family("granite", "GraniteForCausalLM", "{}").rope().query_scale, std::sqrt(8.0), 1e-12)
+        << "the class's default is 1, not 1 / sqrt(head_dim)";
+}
+
 /// As published, but for its sizes.
 TEST(ConfigFamilies, GptOssHasSinksAndAWindowInEveryOtherLayer) {
     const auto load_gpt_oss = [](const std::string& change) {
@@ -339,6 +355,8 @@ const BadFamily bad_families[] = {
     {"ministral3", "Ministral3ForCausalLM", R"({"rope_parameters": {"rope_type": "yarn", "factor": 16,
         "original_max_position_embeddings": 64, "llama_4_scaling_beta": -1}})",
      "rope_parameters.llama_4_scaling_beta: expected a number from 0 to 100, got -1"},
+    {"granite", "GraniteForCausalLM", R"({"residual_multiplier": 0})",
+     "residual_multiplier: expected a number above 0.0, at most 1000000.0, got 0"},
     {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1]})",
      "no_rope_layers: expected an array of at least num_hidden_layers = 2, got an array of 1"},
     {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1, 2]})",

@@ -153,6 +153,10 @@ MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministr
 SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False,
             "mlp_bias": False, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
             "tie_word_embeddings": False}  # fmt: skip
+# Factors that are no powers of two.
+GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_attention_heads": 8, "num_key_value_heads": 4,
+           "head_dim": 8, "attention_bias": False, "mlp_bias": False, "embedding_multiplier": 12.0, "logits_scaling": 3.0,
+           "residual_multiplier": 0.22, "attention_multiplier": 0.2}  # fmt: skip
 # Latent attention. A row has three experts of the two best groups of three. Values are wider than keys.
 DEEPSEEK_V3 = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_attention_heads": 8,
                "num_key_value_heads": 8, "head_dim": None, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
@@ -278,6 +282,7 @@ MODELS = [
                                              "first_k_dense_replace": 0, "num_hidden_layers": 1, "routed_scaling_factor": 1.0}),
     Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
     Model("deepseek-v3-halves", DEEPSEEK_V3 | {"num_hidden_layers": 1, "rope_interleave": False}),
+    Model("granite", GRANITE, prompt=40),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
