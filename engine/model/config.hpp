@@ -33,6 +33,7 @@ struct RopeConfig {
     /// of Ministral 3 (llama_4_scaling_beta).
     double query_growth = 0.0;
     double query_scale = 1.0;  ///< factor on the queries of all positions
+    bool interleaved = false;  ///< rotated pairs of q and k stand side by side in the files
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
     /// longer ones.
     std::vector<double> short_factors = {}, long_factors = {};
@@ -139,7 +140,8 @@ struct ModelConfig {
     bool rounds_embedding_scale = false;  ///< to the type of the weights, as transformers does for Gemma
     double logits_scale = 1.0;            ///< factor on the logits
     bool norm_adds_one = false;           ///< the gains of RMS norms are stored less 1
-    bool fused_projections = false;       ///< q, k and v are one tensor in the files, and so are gate and up
+    bool fused_qkv = false;               ///< q, k and v are one tensor in the files
+    bool fused_gate_up = false;           ///< and gate and up are one
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
     std::string quantization;           ///< quant_method of config.json, "gptq"; "" if it has none

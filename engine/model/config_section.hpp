@@ -86,6 +86,7 @@ void read_mistral3_layers(const Section& top, ModelConfig& config);
 void read_ministral3_layers(const Section& top, ModelConfig& config);
 void read_mixtral_layers(const Section& top, ModelConfig& config);
 void read_glm4_moe_layers(const Section& top, ModelConfig& config);
+void read_glm4_layers(const Section& top, ModelConfig& config);
 void read_deepseek_v2_layers(const Section& top, ModelConfig& config);
 void read_deepseek_v3_layers(const Section& top, ModelConfig& config);
 void read_glm4_moe_lite_layers(const Section& top, ModelConfig& config);

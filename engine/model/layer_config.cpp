@@ -337,6 +337,17 @@ void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
 }
 
+/// GLM-4: norms before and after each block.
+void read_glm4_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1.5625e-7, 1.0);
+    config.fused_gate_up = true;
+    LayerConfig& layer = config.layers.front();
+    layer.norm_place = NormPlace::both;
+    layer.qkv_bias = top.flag_or("attention_bias", true);
+    layer.rope.interleaved = true;
+}
+
 /// DeepSeek-V2: experts by softmax.
 void read_deepseek_v2_layers(const Section& top, ModelConfig& config) {
     read_latent_attention(top, {1536, 512, 128, 64, 128}, config);
@@ -405,7 +416,7 @@ void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
-    config.fused_projections = true;
+    config.fused_qkv = config.fused_gate_up = true;
     read_windows(top, window_of(top, 0), config);
 }
 

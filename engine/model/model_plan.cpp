@@ -355,7 +355,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
             writer.put(value);
     }
     const std::string_view later[] = {"mistral3", "gpt_oss",  "glm4_moe", "ministral3",
-                                      "smollm3",  "seed_oss", "granite"};
+                                      "smollm3",  "seed_oss", "granite",  "glm4"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

@@ -78,11 +78,12 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         return;
     }
     constexpr std::string_view key = "partial_rotary_factor";
-    const double by_default = model.model_type == "glm4_moe" ? 0.5 : 1.0;  // as its class has it
+    const bool is_glm = model.model_type == "glm4" || model.model_type == "glm4_moe";
+    const double by_default = is_glm ? 0.5 : 1.0;  // as the classes have it
     const Section& section = rope.find(key) != nullptr ? rope : top;
     const double share = section.positive_or(key, by_default, 1.0);
     if (share == 1.0) return;
-    if (model.model_type != "phi3" && model.model_type != "glm4_moe") section.refuse(key, "1: all of a head rotated");
+    if (model.model_type != "phi3" && !is_glm) section.refuse(key, "1: all of a head rotated");
     const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
     if (dims < 2 || dims % 2 != 0)
         section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +

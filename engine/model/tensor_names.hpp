@@ -84,6 +84,14 @@ inline TensorNames glm4_moe_tensor_names() {
     return names;
 }
 
+inline TensorNames glm4_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.attention_out_norm = "post_self_attn_layernorm";
+    names.mlp_out_norm = "post_mlp_layernorm";
+    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
 /// One tensor has the matrices of all experts (ExpertConfig::stacked).
 inline TensorNames gpt_oss_tensor_names() {
     TensorNames names = llama_tensor_names();
@@ -156,7 +164,8 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
     static const TensorNames mistral3 = llama_tensor_names("language_model.");
     static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
-    static const TensorNames glm4_moe = glm4_moe_tensor_names(), latent = latent_tensor_names();
+    static const TensorNames glm4 = glm4_tensor_names(), glm4_moe = glm4_moe_tensor_names();
+    static const TensorNames latent = latent_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.has_latent_attention()) return latent;
     if (config.model_type == "opt") return opt;
@@ -164,6 +173,7 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     if (config.model_type == "mistral3") return mistral3;
     if (config.model_type == "mixtral") return mixtral;
     if (config.model_type == "gpt_oss") return gpt_oss;
+    if (config.model_type == "glm4") return glm4;
     if (config.model_type == "glm4_moe") return glm4_moe;
     if (config.model_type == "gemma3_text") return gemma3_text;
     return config.model_type == "gemma3" ? gemma3 : llama;

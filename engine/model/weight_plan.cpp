@@ -247,22 +247,27 @@ class Planner {
         plans_.back().scale = static_cast<float>(scale);
     }
 
-    /// Adds the rows `heads` of q or k. If a head is rotated in part, its dimensions are ordered such that i and i +
-    /// head_dim / 2 are a pair: rotated ones first in each half (a dot product does not depend on the order).
+    /// Adds the rows `heads` of q or k. Their dimensions are ordered such that i and i + head_dim / 2 are a pair:
+    /// rotated ones first in each half, if a head is rotated in part (a dot product does not depend on the order).
     void add_heads(std::vector<TensorPart>& parts, const TensorPart& heads, const LayerConfig& kind) const {
         const std::int64_t dim = c_.head_dim, rotated = kind.rope.rotated_dims(dim);
-        if (rotated == dim) {
+        if (rotated == dim && !kind.rope.interleaved) {
             parts.push_back(heads);
             return;
         }
         const std::int64_t pairs = rotated / 2, others = (dim - rotated) / 2;
+        const std::int64_t second = kind.rope.interleaved ? 1 : pairs, step = kind.rope.interleaved ? 2 : 1;
+        struct Run {
+            std::int64_t from, count, step;
+        };
         for (std::int64_t first = heads.first_row; first < heads.first_row + heads.num_rows; first += dim) {
-            const std::pair<std::int64_t, std::int64_t> runs[] = {
-                {0, pairs}, {rotated, others}, {pairs, pairs}, {rotated + others, others}};
-            for (const auto& [from, count] : runs) {
+            for (const Run& run : {Run{0, pairs, step}, Run{rotated, others, 1}, Run{second, pairs, step},
+                                   Run{rotated + others, others, 1}}) {
+                if (run.count == 0) continue;
                 TensorPart part = heads;
-                part.first_row = first + from;
-                part.num_rows = count;
+                part.first_row = first + run.from;
+                part.num_rows = run.count;
+                part.row_step = run.step;
                 parts.push_back(std::move(part));
             }
         }
@@ -275,7 +280,7 @@ class Planner {
         /// `first`: of this rank; `before`: rows of the fused tensor before this matrix.
         const auto part = [&](const std::string& name, std::int64_t of, std::int64_t first, std::int64_t count,
                               std::int64_t before) {
-            if (!c_.fused_projections) return rows(from + name + suffix, of, columns, first, count);
+            if (!c_.fused_qkv) return rows(from + name + suffix, of, columns, first, count);
             return rows(from + names_.query + suffix, all, columns, before + first, count);
         };
         const std::int64_t first_kv = s_.first_kv_head * dim;
@@ -291,7 +296,7 @@ class Planner {
         std::vector<TensorPart> parts;
         const std::int64_t first = s_.rank * width.local;
         for (const std::string& name : names) {
-            if (!c_.fused_projections) {
+            if (!c_.fused_gate_up) {
                 parts.push_back(rows(from + name + suffix, width.whole, columns, first, width.local));
                 continue;
             }

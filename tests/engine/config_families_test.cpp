@@ -116,7 +116,7 @@ TEST(ConfigFamilies, Phi3RotatesAPartOfAHead) {
     const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
         "short_factor": [1, 1.5, 2], "long_factor": [1, 2, 4]}})");
-    EXPECT_TRUE(config.fused_projections);
+    EXPECT_TRUE(config.fused_qkv && config.fused_gate_up);
     EXPECT_EQ(config.rope().rotary_dims, 6);
     EXPECT_EQ(config.rope().factor, 2.0);
     EXPECT_EQ(config.rope().long_factors, (std::vector<double>{1, 2, 4}));
@@ -269,6 +269,27 @@ TEST(ConfigFamilies, SeedOssHasBiasesOnItsQueriesAlone) {
     EXPECT_TRUE(layer.qkv_bias);
     EXPECT_FALSE(layer.output_bias || layer.mlp_bias);
     EXPECT_TRUE(load_family("seed_oss", "SeedOssForCausalLM", R"({"attention_out_bias": true})").layer(0).output_bias);
+}
+
+/// GLM-4-9B-0414, but for its sizes.
+TEST(ConfigFamilies, Glm4RotatesPairsSideBySide) {
+    const auto load_glm = [](const std::string& change) { return load_family("glm4", "Glm4ForCausalLM", change); };
+    const ModelConfig config = load_glm(R"({"attention_bias": true, "head_dim": 128, "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05, "num_key_value_heads": "DELETE"})");
+    EXPECT_EQ(config.num_kv_heads, 2) << "the class's default";
+    EXPECT_TRUE(config.fused_gate_up);
+    EXPECT_FALSE(config.fused_qkv);
+    EXPECT_EQ(config.layer(1).norm_place, NormPlace::both);
+    EXPECT_TRUE(config.layer(1).qkv_bias);
+    EXPECT_FALSE(config.layer(1).output_bias || config.layer(1).head_norm);
+    EXPECT_TRUE(config.rope().interleaved);
+    EXPECT_EQ(config.rope().rotary_dims, 64);
+    const ModelConfig defaults = load_glm(R"({"rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(defaults.head_dim, 128);
+    EXPECT_EQ(defaults.rope().rotary_dims, 64);
+    EXPECT_EQ(defaults.norm_eps, 1.5625e-7);
+    EXPECT_TRUE(defaults.layer(1).qkv_bias);
+    EXPECT_EQ(load_glm(R"({"partial_rotary_factor": 1.0})").rope().rotary_dims, 0);
 }
 
 /// The factors of Granite 3.3 8B.

@@ -153,6 +153,10 @@ MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministr
 SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False,
             "mlp_bias": False, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
             "tie_word_embeddings": False}  # fmt: skip
+# Half of each head is rotated, in pairs that stand side by side.
+GLM4 = {"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "num_attention_heads": 8, "head_dim": 8,
+        "rms_norm_eps": 1.5625e-07, "attention_bias": True, "partial_rotary_factor": 0.5, "pad_token_id": 0,
+        "tie_word_embeddings": False}  # fmt: skip
 # Factors that are no powers of two.
 GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_attention_heads": 8, "num_key_value_heads": 4,
            "head_dim": 8, "attention_bias": False, "mlp_bias": False, "embedding_multiplier": 12.0, "logits_scaling": 3.0,
@@ -283,6 +287,8 @@ MODELS = [
     Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
     Model("deepseek-v3-halves", DEEPSEEK_V3 | {"num_hidden_layers": 1, "rope_interleave": False}),
     Model("granite", GRANITE, prompt=40),
+    Model("glm4", GLM4, prompt=40),
+    Model("glm4-whole-modern", GLM4 | {"num_hidden_layers": 1, "partial_rotary_factor": 1.0, "attention_bias": False}, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
