@@ -101,8 +101,11 @@ void CpuDevice::add(float* x, const float* y, std::int64_t count) {
 }
 
 void CpuDevice::scale(float* x, float factor, std::int64_t count) {
-    const FlushDenormals flush;
-    for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
+    Team::mine().run(threads_for(count, elements_per_thread), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(count);
+        for (std::int64_t i = first; i < end; ++i) x[i] *= factor;
+    });
 }
 
 void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
