@@ -75,6 +75,12 @@ void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads) {
             "matrix outputs do not match the heads");
 }
 
+void check_whole_heads(const KvLayout& layout, std::int64_t q_heads, const WholeHeads& of) {
+    const bool within = of.first_q >= 0 && of.first_q + q_heads <= of.num_q && of.first_kv >= 0 &&
+                        of.first_kv + layout.num_kv_heads <= of.num_kv;
+    require(within, "norm over all heads", "heads outside the model's");
+}
+
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows) {
     require(num_rows == static_cast<std::int64_t>(pass.slots.size()), "qkv_matmul", "rows are not those of the pass");
 }

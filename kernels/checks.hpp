@@ -22,6 +22,7 @@ void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std
 void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together = false);
 /// For a matmul whose outputs are queries, keys and values.
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads);
+void check_whole_heads(const KvLayout& layout, std::int64_t q_heads, const WholeHeads& of);
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows);
 void check_pass(const PassRows& pass);
 /// The angles of a layout, with those of queries.

@@ -137,6 +137,13 @@ struct MatmulCall {
     float* y = nullptr;
 };
 
+/// Which heads of the whole model the heads of a rank are.
+struct WholeHeads {
+    std::int64_t num_q = 0, num_kv = 0;      ///< of the whole model
+    std::int64_t first_q = 0, first_kv = 0;  ///< of this rank
+    bool counts_kv = true;                   ///< false: another rank has the same KV heads, and counts them
+};
+
 /// Geometry of the paged KV cache on one rank. Layers that see different stretches of the text have a layout each; the
 /// index of a layer counts those of its layout.
 struct KvLayout {
@@ -459,6 +466,17 @@ class Device {
     /// num_rows rows.
     virtual void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                            const float* q_gain, const float* k_gain, float eps) = 0;
+
+    /// squares[r, h] = sum of the squares of head h of q, and then of k, for a norm over all of them: f32 [num_rows,
+    /// of.num_q + of.num_kv]. Zero for heads that another rank counts, so the ranks' parts may be added in any order.
+    virtual void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                              const WholeHeads& of, float* squares) = 0;
+
+    /// rms_norm of all heads of q together, and of all heads of k, in place, from the `squares` of all ranks. q_gain:
+    /// f32 [q_heads * head_dim]; k_gain likewise.
+    virtual void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                            const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                            float eps) = 0;
 
     /// Rotates q and k by the angles of the layout (the "halves" convention of Hugging Face: dimension i pairs with i +
     /// head_dim/2), rounds q to layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32

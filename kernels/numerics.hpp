@@ -9,7 +9,8 @@
 //   +0, sum = fma(f32(block sum), weight scale * input scale, sum), blocks ascending; then slices as above.
 // Sum over a row (norms, softmax denominators, log-sum-exp): 16 lanes; lane i takes elements i, i+16, … by
 //   fused multiply-add (squares) or addition, ascending; the lanes are added as a balanced tree (i with i+8, +4, +2,
-//   +1). Layer norm: the sum for the mean, then the squares of x - mean; fma((x - mean) * scale, gain, bias).
+//   +1). Norm over all heads of q or k: the squares of each head are summed like a row, then these sums by head.
+//   Layer norm: the sum for the mean, then the squares of x - mean; fma((x - mean) * scale, gain, bias).
 // Attention: chunks of 512 absolute positions. In a chunk:
 //   score = (q·k, ascending pairs of dimensions, odd first; f32: ascending) * scale; m = max; p = exp(score - m);
 //   l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;

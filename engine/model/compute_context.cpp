@@ -21,6 +21,7 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       normed(on),
       projected(on),
       queries(on),
+      head_squares(on),
       attended(on),
       sum(on),
       expert_inputs(on),

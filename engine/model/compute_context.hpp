@@ -49,8 +49,9 @@ struct ComputeContext {
     Scratch normed;     ///< input of the next matmul
     Scratch projected;  ///< output of a block's first matmul
     Scratch queries;
-    Scratch attended;  ///< input of a block's second matmul
-    Scratch sum;       ///< output of a block
+    Scratch head_squares;  ///< of the norms over all heads
+    Scratch attended;      ///< input of a block's second matmul
+    Scratch sum;           ///< output of a block
     /// Rows of a block's input, and of its output, one for each of their experts.
     Scratch expert_inputs, expert_sums, expert_biases;
     Scratch latent_parts, latent_inputs;  ///< of latent attention: projections, and inputs of its heads' matmuls

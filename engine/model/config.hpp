@@ -51,7 +51,8 @@ enum class NormKind : std::uint8_t {
 enum class NormPlace : std::uint8_t {
     before,  ///< pre-norm: on the input of each block and of the head
     after,   ///< post-norm: on the residual stream after each block; no final norm
-    both     ///< on the input of each block, with another norm on its output before that is added
+    both,    ///< on the input of each block, with another norm on its output before that is added
+    output   ///< on the output of each block before that is added, and on the input of the head
 };
 /// gelu: the tanh approximation; swiglu_oai: see kernels::Gate.
 enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai };
@@ -86,6 +87,7 @@ struct LayerConfig {
     bool output_bias = false;           ///< bias on the output projection
     bool mlp_bias = false;              ///< biases on gate, up and down
     bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
+    bool whole_norm = false;            ///< instead: on all heads of q together, and on all of k
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
     double block_scale = 1.0;           ///< factor on the output of each block, before it is added
     bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
@@ -93,6 +95,9 @@ struct LayerConfig {
     RopeConfig rope{};
     ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
 
+    [[nodiscard]] bool norms_outputs() const {
+        return norm_place == NormPlace::both || norm_place == NormPlace::output;
+    }
     /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
 };

@@ -39,10 +39,10 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
-        const bool known = kind.gated == (kind.activation != Activation::relu) &&
-                           (kind.query_scale == 1.0 || kind.head_norm) &&
-                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
-                           !(config.has_latent_attention() && (kind.head_norm || kind.qkv_bias));
+        const bool known =
+            kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm) &&
+            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) && !(kind.head_norm && kind.whole_norm) &&
+            !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
     for (const LayerWeights& w : weights) {
@@ -147,7 +147,7 @@ void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms
                    reinterpret_cast<std::byte*>(x), rows.width);
     };
     if (bias) context_.device.add_bias(sum, bias.as<float>(), rows.num_rows, rows.width);
-    if (kind.norm_place == NormPlace::both) norm_in_place(norms.out, sum);
+    if (kind.norms_outputs()) norm_in_place(norms.out, sum);
     if (kind.block_scale != 1.0)
         context_.device.scale(sum, static_cast<float>(kind.block_scale), rows.num_rows * rows.width);
     rows.to_add = sum;
@@ -172,6 +172,27 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
     return heads;
 }
 
+// A norm over all heads of q, or of k, has the squares of all ranks.
+void DecoderLayers::norm_heads(std::int64_t layer, float* qkv) {
+    kernels::Device& device = context_.device;
+    const kernels::KvLayout& layout = layout_of(layer);
+    const Norm& q_norm = weights_[layer].query_norm;
+    const auto *const q_gain = q_norm.gain.as<float>(), *const k_gain = weights_[layer].key_norm.gain.as<float>();
+    const std::int64_t q_heads = split_.num_heads;
+    if (!config_.layer(layer).whole_norm)
+        return device.head_norm(layout, qkv, num_rows_, q_heads, q_gain, k_gain, q_norm.eps);
+    const kernels::WholeHeads of{.num_q = config_.num_heads,
+                                 .num_kv = config_.num_kv_heads,
+                                 .first_q = split_.first_head,
+                                 .first_kv = split_.first_kv_head,
+                                 .counts_kv = split_.writes_kv};
+    const std::int64_t count = num_rows_ * (of.num_q + of.num_kv);
+    float* squares = context_.head_squares.floats(count);
+    device.head_squares(layout, qkv, num_rows_, q_heads, of, squares);
+    context_.sums.all_reduce(squares, count);
+    device.whole_norm(layout, qkv, num_rows_, q_heads, of, squares, q_gain, k_gain, q_norm.eps);
+}
+
 // The queries of all rows, rotated, and their keys and values in the cache.
 void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std::byte* q) {
     kernels::Device& device = context_.device;
@@ -186,9 +207,7 @@ void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std:
         return device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout, in_group, split_.num_heads, q);
     device.layer_matmul(w.qkv, input, stride, num_rows_, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows_, w.qkv.num_outputs);
-    if (w.query_norm.gain)
-        device.head_norm(layout, qkv, num_rows_, split_.num_heads, w.query_norm.gain.as<float>(),
-                         w.key_norm.gain.as<float>(), w.query_norm.eps);
+    if (w.query_norm.gain) norm_heads(layer, qkv);
     device.rope_store(layout, in_group, qkv, split_.num_heads, q);
 }
 

@@ -64,6 +64,7 @@ class DecoderLayers {
     const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
     void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* sum,
                      Residual& rows);
+    void norm_heads(std::int64_t layer, float* qkv);
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
     void activate(std::int64_t layer, const std::byte* input, std::byte* active);
     [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const {

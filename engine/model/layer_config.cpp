@@ -51,6 +51,20 @@ void set_windows(const Section& top, std::int64_t window, const std::vector<bool
     }
 }
 
+/// RoPE parameters of one kind of layers, where each has its own.
+Section of_kind(const Section& shared, std::string_view kind) {
+    const Json* own = shared.find(kind);
+    return own == nullptr ? shared : Section{*own, shared.file, shared.field(kind)};
+}
+
+/// Gives `rope` to the layers that are `windowed`.
+void set_ropes(const std::vector<bool>& windowed, const RopeConfig& rope, ModelConfig& config) {
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < windowed.size(); ++at) {
+        if (windowed[at]) config.layers[at].rope = rope;
+    }
+}
+
 /// Qwen: the window applies to layers from max_window_layers on, if use_sliding_window says so. (Published folders
 /// name a window without using it.)
 void read_qwen_windows(const Section& top, ModelConfig& config) {
@@ -393,6 +407,48 @@ void read_glm4_moe_lite_layers(const Section& top, ModelConfig& config) {
     if (*types != expected) top.refuse("mlp_layer_types", R"("dense" for the first layers, and "sparse")");
 }
 
+/// OLMo 2: norms on all heads of q and of k, and on the outputs of blocks.
+void read_olmo2_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    LayerConfig& layer = config.layers.front();
+    layer.norm_place = NormPlace::output;
+    layer.whole_norm = true;
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+}
+
+/// OLMo 3: windows in three of four layers, whose RoPE is not scaled.
+void read_olmo3_layers(const Section& top, ModelConfig& config) {
+    constexpr double theta = 5e5;
+    static const Json plain = Json::object();
+    read_olmo2_layers(top, config);
+    const Section shared = rope_section(top);
+    config.layers.front().rope = read_rope(of_kind(shared, full_attention), top, config, theta);
+    const bool by_kind = shared.find(sliding_attention) != nullptr;
+    const RopeConfig local = read_rope(
+        by_kind ? of_kind(shared, sliding_attention) : Section{plain, top.file, top.within}, top, config, theta);
+    const auto windowed = windowed_layers(top, config.num_layers, [](std::int64_t at) { return (at + 1) % 4 != 0; });
+    set_windows(top, window_of(top, 4096), windowed, config);
+    set_ropes(windowed, local, config);
+}
+
+/// MiniMax-M2: norms on all heads of q and of k, and the router of DeepSeek-V3 without groups.
+void read_minimax_m2_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 5e6);
+    config.layers.front().whole_norm = true;
+    for (const char* key : {"use_qk_norm", "use_routing_bias"}) {
+        if (!top.flag_or(key, true)) top.refuse(key, "true");
+    }
+    if (top.text_or("qk_norm_type", "per_layer") != "per_layer") top.refuse("qk_norm_type", R"("per_layer")");
+    if (top.text_or("scoring_func", "sigmoid") != "sigmoid") top.refuse("scoring_func", R"("sigmoid")");
+    constexpr std::string_view shared = "shared_intermediate_size";
+    if (get_int_or(top.json, shared, 0, 0, max_intermediate_size, top.file, top.within) != 0) top.refuse(shared, "0");
+    ExpertConfig& experts = config.layers.front().experts;
+    experts = read_experts(top, config, "num_local_experts", 256, 8);
+    experts.score = RouterScore::sigmoid;
+    config.expert_intermediate_size = config.intermediate_size;
+}
+
 /// gpt-oss: windows in every other layer, attention sinks, biases everywhere, its own activation.
 void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
@@ -439,15 +495,11 @@ void read_gemma3_layers(const Section& top, ModelConfig& config) {
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
 
     const Section shared = rope_section(top);
-    const auto section_of = [&](std::string_view type) -> Section {
-        const Json* own = shared.find(type);
-        return own == nullptr ? shared : Section{*own, top.file, shared.field(type)};
-    };
-    layer.rope = read_rope(section_of(full_attention), top, config, 1e6);
+    layer.rope = read_rope(of_kind(shared, full_attention), top, config, 1e6);
     RopeConfig local;
     if (shared.find(sliding_attention) != nullptr) {
         static const Json empty = Json::object();  // rope_theta beside rope_parameters is that of the full layers
-        local = read_rope(section_of(sliding_attention), {empty, top.file, top.within}, config, 1e4);
+        local = read_rope(of_kind(shared, sliding_attention), {empty, top.file, top.within}, config, 1e4);
     }
     if (top.find("rope_local_base_freq") != nullptr)
         local.theta = top.positive_or("rope_local_base_freq", 1e4, 1e30, 1.0);
@@ -456,10 +508,7 @@ void read_gemma3_layers(const Section& top, ModelConfig& config) {
     const auto windowed =
         windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % pattern != 0; });
     set_windows(top, window_of(top, 4096), windowed, config);
-    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
-    for (std::size_t at = 0; at < windowed.size(); ++at) {
-        if (windowed[at]) config.layers[at].rope = local;
-    }
+    set_ropes(windowed, local, config);
 }
 
 /// OPT: LayerNorm, MLP without gate, learned positions. The 350M model is post-norm and has narrower embeddings.

@@ -123,7 +123,8 @@ bool contradicts_config(const std::string& part, const TensorView& tensor, const
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
         if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
-    return !kind.head_norm && (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
+    return !kind.head_norm && !kind.whole_norm &&
+           (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
 }
 
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
@@ -248,9 +249,10 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
     std::int64_t experts_of_row = 0, router_outputs = 0;
-    bool has_mlp = false, has_biases = false;
+    bool has_mlp = false, has_biases = false, has_whole_norm = false;
     for (const LayerConfig& layer : config.layers) {
         has_biases = has_biases || layer.experts.bias;
+        has_whole_norm = has_whole_norm || layer.whole_norm;
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
         router_outputs = std::max(router_outputs, layer.experts.count);
         has_mlp = has_mlp || layer.experts.count == 0;
@@ -266,7 +268,8 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
                                        f32 * std::max({widest_matrix(config, split), split.qkv_width(), width}) +
-                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts + of_latents;
+                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts + of_latents +
+                                       (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
@@ -354,8 +357,8 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
                                          latent.value_dim, std::int64_t{latent.interleaved}})
             writer.put(value);
     }
-    const std::string_view later[] = {"mistral3", "gpt_oss",  "glm4_moe", "ministral3",
-                                      "smollm3",  "seed_oss", "granite",  "glm4"};
+    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",   "seed_oss",
+                                      "granite",  "glm4",    "olmo2",    "olmo3",      "minimax_m2"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

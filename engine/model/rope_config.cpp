@@ -77,13 +77,20 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         config.rotary_dims = model.latent.rope_dim;
         return;
     }
-    constexpr std::string_view key = "partial_rotary_factor";
+    constexpr std::string_view key = "partial_rotary_factor", as_number = "rotary_dim";
+    const bool is_minimax = model.model_type == "minimax_m2";
+    if (is_minimax && rope.find(key) == nullptr && top.find(key) == nullptr) {
+        const std::int64_t dims = top.size_or(as_number, model.head_dim, model.head_dim);
+        if (dims % 2 != 0) top.refuse(as_number, "an even number of dimensions");
+        if (dims < model.head_dim) config.rotary_dims = dims;
+        return;
+    }
     const bool is_glm = model.model_type == "glm4" || model.model_type == "glm4_moe";
     const double by_default = is_glm ? 0.5 : 1.0;  // as the classes have it
     const Section& section = rope.find(key) != nullptr ? rope : top;
     const double share = section.positive_or(key, by_default, 1.0);
     if (share == 1.0) return;
-    if (model.model_type != "phi3" && !is_glm) section.refuse(key, "1: all of a head rotated");
+    if (model.model_type != "phi3" && !is_glm && !is_minimax) section.refuse(key, "1: all of a head rotated");
     const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
     if (dims < 2 || dims % 2 != 0)
         section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +

@@ -14,14 +14,15 @@ struct TensorNames {
     std::string embedding, positions, project_in, project_out, final_norm, head;
     std::string layers;
     std::string attention_norm, query, key, value, output;  ///< fused: `query` holds q, k and v; key, value are empty
-    std::string query_norm, key_norm;                       ///< LayerConfig::head_norm
+    std::string query_norm, key_norm;                       ///< LayerConfig::head_norm and whole_norm
     std::string query_down, query_up, kv_down, kv_norm, kv_up;  ///< LatentConfig, beside query and query_norm
-    std::string attention_out_norm, mlp_out_norm;               ///< NormPlace::both
+    std::string attention_out_norm, mlp_out_norm;               ///< LayerConfig::norms_outputs
     std::string mlp_norm;
     std::vector<std::string>
         up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
     std::string down;
-    std::string router, experts;  ///< experts: prefix of each one's number
+    std::string router, experts;   ///< experts: prefix of each one's number
+    std::string score_correction;  ///< whole name
     std::vector<std::string> expert_up;
     std::string expert_down;
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
@@ -57,6 +58,7 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .down = "mlp.down_proj",
             .router = "mlp.gate",
             .experts = "mlp.experts.",
+            .score_correction = "mlp.gate.e_score_correction_bias",
             .expert_up = {"gate_proj", "up_proj"},
             .expert_down = "down_proj",
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
@@ -103,9 +105,19 @@ inline TensorNames gpt_oss_tensor_names() {
 inline TensorNames mixtral_tensor_names() {
     TensorNames names = llama_tensor_names();
     names.router = "block_sparse_moe.gate";
+    names.score_correction = "block_sparse_moe.e_score_correction_bias";
     names.experts = "block_sparse_moe.experts.";
     names.expert_up = {"w1", "w3"};
     names.expert_down = "w2";
+    return names;
+}
+
+/// NormPlace::output.
+inline TensorNames olmo_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.attention_norm = names.mlp_norm = "";
+    names.attention_out_norm = "post_attention_layernorm";
+    names.mlp_out_norm = "post_feedforward_layernorm";
     return names;
 }
 
@@ -152,6 +164,7 @@ inline TensorNames opt_tensor_names() {
             .down = "fc2",
             .router = "",
             .experts = "",
+            .score_correction = "",
             .expert_up = {},
             .expert_down = "",
             .shared_up = {},
@@ -165,13 +178,14 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames mistral3 = llama_tensor_names("language_model.");
     static const TensorNames mixtral = mixtral_tensor_names(), gpt_oss = gpt_oss_tensor_names();
     static const TensorNames glm4 = glm4_tensor_names(), glm4_moe = glm4_moe_tensor_names();
-    static const TensorNames latent = latent_tensor_names();
+    static const TensorNames latent = latent_tensor_names(), olmo = olmo_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     if (config.has_latent_attention()) return latent;
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mistral3") return mistral3;
-    if (config.model_type == "mixtral") return mixtral;
+    if (config.model_type == "mixtral" || config.model_type == "minimax_m2") return mixtral;
+    if (config.model_type == "olmo2" || config.model_type == "olmo3") return olmo;
     if (config.model_type == "gpt_oss") return gpt_oss;
     if (config.model_type == "glm4") return glm4;
     if (config.model_type == "glm4_moe") return glm4_moe;

@@ -60,14 +60,25 @@ class Planner {
         const std::string output = from + names_.output;
         if (!names_.attention_norm.empty())
             norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
-        norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
-        if (kind.norm_place == NormPlace::both) {
+        if (!names_.mlp_norm.empty()) norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
+        if (kind.norms_outputs()) {
             norm(name + "attention_out_norm", w.attention_out_norm, from + names_.attention_out_norm, kind.norm);
             norm(name + "mlp_out_norm", w.mlp_out_norm, from + names_.mlp_out_norm, kind.norm);
         }
         if (kind.head_norm) {
-            head_norm(name + "query_norm", w.query_norm, from + names_.query_norm, kind, kind.query_scale);
-            head_norm(name + "key_norm", w.key_norm, from + names_.key_norm, kind, 1.0);
+            const auto gain = [&](const std::string& tensor) { return whole(from + tensor + ".weight", c_.head_dim); };
+            head_norm(name + "query_norm", w.query_norm, gain(names_.query_norm), kind, kind.query_scale);
+            head_norm(name + "key_norm", w.key_norm, gain(names_.key_norm), kind, 1.0);
+        } else if (kind.whole_norm) {
+            const std::int64_t dim = c_.head_dim;
+            head_norm(name + "query_norm", w.query_norm,
+                      rows(from + names_.query_norm + ".weight", c_.num_heads * dim, 1, s_.first_head * dim,
+                           s_.query_width()),
+                      kind, 1.0);
+            head_norm(name + "key_norm", w.key_norm,
+                      rows(from + names_.key_norm + ".weight", c_.num_kv_heads * dim, 1, s_.first_kv_head * dim,
+                           s_.kv_width()),
+                      kind, 1.0);
         }
         if (c_.has_latent_attention()) {
             latent(from, name, w.latent);
@@ -177,8 +188,7 @@ class Planner {
         everywhere(name + "router", w.router, kernels::act_type(types_.layers), from + names_.router, kind.count,
                    c_.hidden_size);
         if (kind.score == RouterScore::sigmoid)
-            vector(name + "score_correction", w.score_correction,
-                   {whole(from + names_.router + ".e_score_correction_bias", kind.count)});
+            vector(name + "score_correction", w.score_correction, {whole(from + names_.score_correction, kind.count)});
         if (kind.bias) vector(name + "router_bias", w.router_bias, {whole(from + names_.router + ".bias", kind.count)});
         w.experts.resize(static_cast<std::size_t>(kind.count));
         const std::size_t first = plans_.size();
@@ -236,12 +246,11 @@ class Planner {
         if (kind == NormKind::layer) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
     }
 
-    /// The gain of the RMS norm on every head of q or k.
-    void head_norm(const std::string& name, Norm& to, const std::string& tensor, const LayerConfig& kind,
-                   double scale) {
+    /// The gains of the RMS norm on heads of q or k: one head's, or those of all heads of this rank.
+    void head_norm(const std::string& name, Norm& to, const TensorPart& gains, const LayerConfig& kind, double scale) {
         to.eps = static_cast<float>(c_.norm_eps);
         std::vector<TensorPart> parts;
-        add_heads(parts, rows(tensor + ".weight", c_.head_dim, 1, 0, c_.head_dim), kind);
+        add_heads(parts, gains, kind);
         vector(name, to.gain, std::move(parts));
         plans_.back().offset = c_.norm_adds_one ? 1.0F : 0.0F;
         plans_.back().scale = static_cast<float>(scale);

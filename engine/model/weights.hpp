@@ -80,7 +80,9 @@ struct LatentWeights {
 struct LayerWeights {
     Norm attention_norm, mlp_norm;
     Norm attention_out_norm, mlp_out_norm;  // on the outputs of the two blocks; empty if the model has none
-    Norm query_norm, key_norm;              // gains f32 [head_dim], in the order of the heads' dimensions; likewise
+    // Gains f32 [head_dim], with LayerConfig::whole_norm [heads head_dim] and [kv_heads head_dim], in the order of the
+    // heads' dimensions; likewise.
+    Norm query_norm, key_norm;
     // [(heads + 2 kv_heads) head_dim, hidden]. If only a part of a head is rotated, the rotated dimensions of q and k
     // come first in each half of the head.
     kernels::Matrix qkv;

@@ -94,6 +94,11 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
     void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
                    const float* k_gain, float eps) override;
+    void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                      const WholeHeads& of, float* squares) override;
+    void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                    const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                    float eps) override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,

@@ -1,6 +1,8 @@
 // The KV cache of CpuDevice: storing, moving, export and import of keys and values.
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -159,6 +161,18 @@ struct RopeStore {
     }
 };
 
+/// x, of `width` columns, normed with the sums of squares of `all_heads` heads of `dim` dimensions.
+void norm_with(const float* sums, std::int64_t all_heads, std::int64_t dim, float eps, const float* gain,
+               std::int64_t width, float* x) {
+    std::array<float, lanes> total{};
+    for (std::int64_t h = 0; h < all_heads; ++h) total[static_cast<std::size_t>(h % lanes)] += sums[h];
+    for (std::size_t half = lanes / 2; half > 0; half /= 2) {
+        for (std::size_t i = 0; i < half; ++i) total[i] += total[i + half];
+    }
+    const float scale = 1.0F / std::sqrt(total[0] / static_cast<float>(all_heads * dim) + eps);
+    for (std::int64_t i = 0; i < width; ++i) x[i] = (x[i] * scale) * gain[i];
+}
+
 KvSlot slot_of(std::span<std::byte* const> pages, std::int64_t position) {
     return {pages[position / page_tokens], static_cast<std::int32_t>(position % page_tokens)};
 }
@@ -198,6 +212,44 @@ void CpuDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_r
         for (std::int64_t r = first; r < end; ++r) {
             norm(qkv + r * width, q_heads, q_gain);
             norm(qkv + r * width + q_heads * dim, kv_heads, k_gain);
+        }
+    });
+}
+
+void CpuDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                             const WholeHeads& of, float* squares) {
+    check_whole_heads(layout, q_heads, of);
+    const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
+    const std::int64_t width = (q_heads + 2 * kv_heads) * dim, all_heads = of.num_q + of.num_kv;
+    const auto add_up = [&](const float* heads, std::int64_t count, float* sums) {
+        table_.square_sums({.x = heads, .sums = sums, .width = dim, .bf16 = false}, 0, count);
+    };
+    Team::mine().run(threads_for(num_rows * width, 8 << 10), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(num_rows);
+        std::fill_n(squares + first * all_heads, (end - first) * all_heads, 0.0F);
+        for (std::int64_t r = first; r < end; ++r) {
+            add_up(qkv + r * width, q_heads, squares + r * all_heads + of.first_q);
+            if (!of.counts_kv) continue;
+            add_up(qkv + r * width + q_heads * dim, kv_heads, squares + r * all_heads + of.num_q + of.first_kv);
+        }
+    });
+}
+
+void CpuDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                           const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                           float eps) {
+    check_whole_heads(layout, q_heads, of);
+    const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
+    const std::int64_t width = (q_heads + 2 * kv_heads) * dim, all_heads = of.num_q + of.num_kv;
+    Team::mine().run(threads_for(num_rows * width, 8 << 10), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) {
+            const float* const sums = squares + r * all_heads;
+            float* const row = qkv + r * width;
+            norm_with(sums, of.num_q, dim, eps, q_gain, q_heads * dim, row);
+            norm_with(sums + of.num_q, of.num_kv, dim, eps, k_gain, kv_heads * dim, row + q_heads * dim);
         }
     });
 }

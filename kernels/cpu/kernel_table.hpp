@@ -158,11 +158,11 @@ struct RowsJob {
     const float* bias = nullptr;    ///< layer_norm only
     float eps = 0.0F;               ///< norms only
     const float* addend = nullptr;  ///< add_rms_norm only; same shape as x
-    float* sums = nullptr;          ///< add_rms_norm only; destination of x + addend, same shape as x
+    float* sums = nullptr;  ///< add_rms_norm: destination of x + addend, same shape as x; square_sums: [num_rows]
     std::int64_t width;
     bool bf16;
-    std::byte* out;  ///< [num_rows, out_stride]
-    std::int64_t out_stride;
+    std::byte* out = nullptr;  ///< [num_rows, out_stride]; not square_sums
+    std::int64_t out_stride = 0;
 };
 
 /// gate(x) * up from matmul sums [num_rows, row_stride] in which blocks of 16 gates and 16 ups alternate; the first
@@ -301,6 +301,7 @@ struct KernelTable {
     void (*quantize_weights)(const QuantizeWeightsJob& job);
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*add_rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*square_sums)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);

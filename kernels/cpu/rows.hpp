@@ -133,6 +133,24 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
     }
 }
 
+/// Sums of squares, added as by rms_norm.
+template <class Isa>
+void square_sums(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    using Floats = typename Isa::Floats;
+    constexpr std::int64_t regs = lanes / Isa::width;
+    for (std::int64_t r = first_row; r < end_row; ++r) {
+        const float* x = job.x + r * job.width;
+        Floats squares[regs];
+        for (Floats& sum : squares) sum = Isa::zero();
+        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
+            const Floats value = load_some<Isa>(x + i, job.width - i);
+            Floats& sum = squares[i / Isa::width % regs];
+            sum = Isa::fma(value, value, sum);
+        }
+        job.sums[r] = Isa::lane_total(squares);
+    }
+}
+
 /// x - mean, loaded as by load_some: zeros beyond the end, which add nothing to a sum of squares.
 template <class Isa>
 typename Isa::Floats load_centred(const float* from, std::int64_t count, float mean) {

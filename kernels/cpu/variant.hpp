@@ -101,6 +101,7 @@ struct Variant {
             .quantize_weights = WeightQuantizer<Isa>::run,
             .rms_norm = rms_norm_rows<Isa, false>,
             .add_rms_norm = rms_norm_rows<Isa, true>,
+            .square_sums = square_sums<Isa>,
             .layer_norm = layer_norm_rows<Isa>,
             .relu = relu_rows<Isa>,
             .round_rows = round_rows<Isa>,

@@ -144,6 +144,55 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) head_norm_kernel(H
     for (int i = lane; i < args.head_dim; i += warp_size) x[i] = (x[i] * scale) * gain[i];
 }
 
+/// Arguments of a norm over all heads of queries, and over all of keys; pointers to device memory.
+struct WholeNormArgs {
+    float* qkv;  ///< [rows, (q_heads + 2 kv_heads) * head_dim]
+    WholeHeads of;
+    const float* q_gain;
+    const float* k_gain;
+    float* squares;  ///< [rows, of.num_q + of.num_kv]
+    int q_heads, kv_heads, head_dim;
+    float eps;
+};
+
+/// Grid [rows, heads of the whole model / heads_per_block]; one warp per head, in which lanes 0 to 15 add.
+__global__ void __launch_bounds__(warp_size* heads_per_block) head_squares_kernel(WholeNormArgs args) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    const int slot = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
+    const int num_q = static_cast<int>(args.of.num_q), num_slots = num_q + static_cast<int>(args.of.num_kv);
+    if (slot >= num_slots) return;
+    const bool is_query = slot < num_q;
+    const int head =
+        is_query ? slot - static_cast<int>(args.of.first_q) : slot - num_q - static_cast<int>(args.of.first_kv);
+    const bool here = head >= 0 && head < (is_query ? args.q_heads : args.of.counts_kv ? args.kv_heads : 0);
+    const std::int64_t num_heads = args.q_heads + 2 * args.kv_heads, in_row = is_query ? head : args.q_heads + head;
+    const float* const x = args.qkv + (std::int64_t{blockIdx.x} * num_heads + in_row) * args.head_dim;
+    float sum = 0.0F;
+    for (int i = lane; here && lane < 16 && i < args.head_dim; i += 16) sum = __fmaf_rn(x[i], x[i], sum);
+    sum = lane_tree(sum);
+    if (lane == 0) args.squares[std::int64_t{blockIdx.x} * num_slots + slot] = sum;
+}
+
+/// Grid [rows, heads / heads_per_block]; one warp per head of queries and keys. Each adds the squares again.
+__global__ void __launch_bounds__(warp_size* heads_per_block) whole_norm_kernel(WholeNormArgs args) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
+    if (head >= args.q_heads + args.kv_heads) return;
+    const bool is_query = head < args.q_heads;
+    const std::int64_t num_heads = args.q_heads + 2 * args.kv_heads;
+    float* const x = args.qkv + (std::int64_t{blockIdx.x} * num_heads + head) * args.head_dim;
+    const float* const gain =
+        is_query ? args.q_gain + head * args.head_dim : args.k_gain + (head - args.q_heads) * args.head_dim;
+    const float* const sums =
+        args.squares + std::int64_t{blockIdx.x} * (args.of.num_q + args.of.num_kv) + (is_query ? 0 : args.of.num_q);
+    const int count = static_cast<int>(is_query ? args.of.num_q : args.of.num_kv);
+    float sum = 0.0F;
+    for (int h = lane; lane < 16 && h < count; h += 16) sum = sum + sums[h];
+    sum = __shfl_sync(full_warp, lane_tree(sum), 0);
+    const float scale = 1.0F / __fsqrt_rn(sum / static_cast<float>(count * args.head_dim) + args.eps);
+    for (int i = lane; i < args.head_dim; i += warp_size) x[i] = (x[i] * scale) * gain[i];
+}
+
 /// Grid [moves, blocks of a page]: each block moves a key or value of one head.
 __global__ void move_kernel(KvShape shape, bool has_scales, const KvPart::Move* moves) {
     const KvPart::Move move = moves[blockIdx.x];
@@ -184,6 +233,43 @@ void CudaDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_
                             static_cast<int>(layout.head_dim),
                             eps};
     launch(state_->stream, head_norm_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+}
+
+void CudaDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                              const WholeHeads& of, float* squares) {
+    check_whole_heads(layout, q_heads, of);
+    if (num_rows == 0) return;
+    const auto heads = static_cast<unsigned>(of.num_q + of.num_kv);
+    const dim3 grid(static_cast<unsigned>(num_rows), (heads + heads_per_block - 1) / heads_per_block);
+    const WholeNormArgs args{const_cast<float*>(qkv),
+                             of,
+                             nullptr,
+                             nullptr,
+                             squares,
+                             static_cast<int>(q_heads),
+                             static_cast<int>(layout.num_kv_heads),
+                             static_cast<int>(layout.head_dim),
+                             0.0F};
+    launch(state_->stream, head_squares_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+}
+
+void CudaDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                            const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                            float eps) {
+    check_whole_heads(layout, q_heads, of);
+    if (num_rows == 0) return;
+    const auto heads = static_cast<unsigned>(q_heads + layout.num_kv_heads);
+    const dim3 grid(static_cast<unsigned>(num_rows), (heads + heads_per_block - 1) / heads_per_block);
+    const WholeNormArgs args{qkv,
+                             of,
+                             q_gain,
+                             k_gain,
+                             const_cast<float*>(squares),
+                             static_cast<int>(q_heads),
+                             static_cast<int>(layout.num_kv_heads),
+                             static_cast<int>(layout.head_dim),
+                             eps};
+    launch(state_->stream, whole_norm_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
 }
 
 void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,

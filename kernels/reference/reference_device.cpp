@@ -220,6 +220,41 @@ void ReferenceDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t
     }
 }
 
+void ReferenceDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows,
+                                   std::int64_t q_heads, const WholeHeads& of, float* squares) {
+    check_whole_heads(layout, q_heads, of);
+    const FlushDenormals flush;
+    const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
+    std::fill_n(squares, num_rows * (of.num_q + of.num_kv), 0.0F);
+    for (std::int64_t r = 0; r < num_rows; ++r, squares += of.num_q + of.num_kv) {
+        for (std::int64_t h = 0; h < q_heads + (of.counts_kv ? kv_heads : 0); ++h) {
+            const float* head = qkv + (r * (q_heads + 2 * kv_heads) + h) * dim;
+            LaneSum sum;
+            for (std::int64_t i = 0; i < dim; ++i) sum.add_square(i, head[i]);
+            squares[h < q_heads ? of.first_q + h : of.num_q + of.first_kv + h - q_heads] = sum.total();
+        }
+    }
+}
+
+void ReferenceDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                                 const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                                 float eps) {
+    check_whole_heads(layout, q_heads, of);
+    const FlushDenormals flush;
+    const std::int64_t dim = layout.head_dim;
+    const auto norm = [&](float* x, std::int64_t width, const float* sums, std::int64_t all_heads, const float* gain) {
+        LaneSum sum;
+        for (std::int64_t h = 0; h < all_heads; ++h) sum.add(h, sums[h]);
+        const float scale = 1.0F / std::sqrt(sum.total() / static_cast<float>(all_heads * dim) + eps);
+        for (std::int64_t i = 0; i < width; ++i) x[i] = (x[i] * scale) * gain[i];
+    };
+    for (std::int64_t r = 0; r < num_rows; ++r, squares += of.num_q + of.num_kv) {
+        float* row = qkv + r * (q_heads + 2 * layout.num_kv_heads) * dim;
+        norm(row, q_heads * dim, squares, of.num_q, q_gain);
+        norm(row + q_heads * dim, layout.num_kv_heads * dim, squares + of.num_q, of.num_kv, k_gain);
+    }
+}
+
 namespace {
 
 /// `value`, or the limit beyond which it lies; NaN stays NaN.

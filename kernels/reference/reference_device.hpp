@@ -46,6 +46,11 @@ class ReferenceDevice final : public HostDevice {
                   std::int64_t out_stride) override;
     void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
                    const float* k_gain, float eps) override;
+    void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                      const WholeHeads& of, float* squares) override;
+    void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                    const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                    float eps) override;
 
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,

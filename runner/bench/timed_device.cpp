@@ -151,6 +151,17 @@ void TimedDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num
     timed("norms", 0, 0, [&] { inner_.head_norm(layout, qkv, num_rows, q_heads, q_gain, k_gain, eps); });
 }
 
+void TimedDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                               const kernels::WholeHeads& of, float* squares) {
+    timed("norms", 0, 0, [&] { inner_.head_squares(layout, qkv, num_rows, q_heads, of, squares); });
+}
+
+void TimedDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                             const kernels::WholeHeads& of, const float* squares, const float* q_gain,
+                             const float* k_gain, float eps) {
+    timed("norms", 0, 0, [&] { inner_.whole_norm(layout, qkv, num_rows, q_heads, of, squares, q_gain, k_gain, eps); });
+}
+
 void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                              std::byte* q_out) {
     timed("rotation and store", 0, 0, [&] { inner_.rope_store(layout, layer, qkv, q_heads, q_out); });

@@ -292,6 +292,58 @@ TEST(ConfigFamilies, Glm4RotatesPairsSideBySide) {
     EXPECT_EQ(load_glm(R"({"partial_rotary_factor": 1.0})").rope().rotary_dims, 0);
 }
 
+TEST(ConfigFamilies, Olmo2NormsOutputs) {
+    const ModelConfig config = load_family("olmo2", "Olmo2ForCausalLM", R"({"rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(config.layer(1).norm_place, NormPlace::output);
+    EXPECT_TRUE(config.layer(1).whole_norm && config.has_final_norm());
+    EXPECT_FALSE(config.layer(1).head_norm || config.layer(1).qkv_bias);
+    EXPECT_EQ(config.norm_eps, 1e-5) << "the class's default";
+}
+
+/// As published, but for its sizes.
+TEST(ConfigFamilies, Olmo3ScalesRopeInFullLayersAlone) {
+    const ModelConfig config = load_family("olmo3", "Olmo3ForCausalLM", R"({"num_hidden_layers": 5,
+        "sliding_window": 100, "rope_theta": 500000, "rope_scaling": {"attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 256,
+        "rope_type": "yarn"}})");
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 0, 1}));
+    EXPECT_EQ(config.layer(2).attention_window, 100);
+    EXPECT_EQ(config.rope().scaling, RopeScaling::yarn);
+    EXPECT_EQ(config.rope().attention_factor, 1.2079441541679836);
+    EXPECT_EQ(config.layer(2).rope.scaling, RopeScaling::standard);
+    for (const std::int64_t at : {2, 3}) EXPECT_EQ(config.layer(at).rope.theta, 500000.0);
+    const ModelConfig modern = load_family("olmo3", "Olmo3ForCausalLM", R"({"rope_theta": "DELETE",
+        "layer_types": ["full_attention", "sliding_attention"], "rope_parameters":
+        {"full_attention": {"rope_theta": 1000, "rope_type": "linear", "factor": 2.0},
+         "sliding_attention": {"rope_theta": 2000, "rope_type": "default"}}})");
+    EXPECT_EQ(modern.layer(0).rope.theta, 1000.0);
+    EXPECT_EQ(modern.layer(0).rope.scaling, RopeScaling::linear);
+    EXPECT_EQ(modern.layer(1).rope.theta, 2000.0);
+    EXPECT_EQ(modern.layer(1).attention_window, 0) << "the class's default, as long as the context";
+}
+
+/// As published, but for its sizes.
+TEST(ConfigFamilies, MiniMaxM2RotatesAPartOfAHead) {
+    const ModelConfig config = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"head_dim": 128, "rotary_dim": 64,
+        "num_local_experts": 16, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "use_qk_norm": true,
+        "qk_norm_type": "per_layer", "use_routing_bias": true, "shared_intermediate_size": 0, "rope_theta": 5000000,
+        "num_mtp_modules": 3, "use_mtp": true, "attn_type_list": [1, 1], "num_key_value_heads": "DELETE"})");
+    EXPECT_EQ(config.rope().rotary_dims, 64);
+    EXPECT_EQ(config.num_kv_heads, 8) << "the class's default";
+    EXPECT_EQ(config.expert_intermediate_size, 172);
+    EXPECT_EQ(config.shared_intermediate_size, 0);
+    const LayerConfig& layer = config.layer(1);
+    EXPECT_TRUE(layer.whole_norm);
+    EXPECT_EQ(layer.norm_place, NormPlace::before);
+    EXPECT_EQ(layer.experts.score, RouterScore::sigmoid);
+    EXPECT_TRUE(layer.experts.normalized);
+    EXPECT_EQ(layer.experts.count, 16);
+    const ModelConfig modern = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"rope_theta": "DELETE",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000, "partial_rotary_factor": 0.25}})");
+    EXPECT_EQ(modern.rope().rotary_dims, 32);
+    EXPECT_EQ(modern.rope().theta, 1000.0);
+}
+
 /// The factors of Granite 3.3 8B.
 TEST(ConfigFamilies, GraniteHasFactors) {
     const ModelConfig config = load_family("granite", "GraniteForCausalLM", R"({"embedding_multiplier": 12.0,
@@ -378,6 +430,13 @@ const BadFamily bad_families[] = {
      "rope_parameters.llama_4_scaling_beta: expected a number from 0 to 100, got -1"},
     {"granite", "GraniteForCausalLM", R"({"residual_multiplier": 0})",
      "residual_multiplier: expected a number above 0.0, at most 1000000.0, got 0"},
+    {"minimax_m2", "MiniMaxM2ForCausalLM", R"({"use_qk_norm": false})", "use_qk_norm: expected true, got false"},
+    {"minimax_m2", "MiniMaxM2ForCausalLM", R"({"rotary_dim": 63})",
+     "rotary_dim: expected an even number of dimensions, got 63"},
+    {"minimax_m2", "MiniMaxM2ForCausalLM", R"({"shared_intermediate_size": 8})",
+     "shared_intermediate_size: expected 0, got 8"},
+    {"olmo2", "Olmo2ForCausalLM", R"({"partial_rotary_factor": 0.5})",
+     "partial_rotary_factor: expected 1: all of a head rotated, got 0.5"},
     {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1]})",
      "no_rope_layers: expected an array of at least num_hidden_layers = 2, got an array of 1"},
     {"smollm3", "SmolLM3ForCausalLM", R"({"no_rope_layers": [1, 2]})",

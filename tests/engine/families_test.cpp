@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
                                            "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4", "glm4-moe",
                                            "smollm3", "ministral3", "seed-oss", "deepseek-v3", "deepseek-v2",
-                                           "glm4-moe-lite", "granite", "glm4"),
+                                           "glm4-moe-lite", "granite", "glm4", "olmo2", "olmo3", "minimax-m2"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');

@@ -267,6 +267,21 @@ void RemoteDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t nu
     });
 }
 
+void RemoteDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                                const kernels::WholeHeads& of, float* squares) {
+    later([=, this, qkv = inner(qkv), squares = inner(squares)] {
+        inner_->head_squares(layout, qkv, num_rows, q_heads, of, squares);
+    });
+}
+
+void RemoteDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                              const kernels::WholeHeads& of, const float* squares, const float* q_gain,
+                              const float* k_gain, float eps) {
+    later([=, this, qkv = inner(qkv), squares = inner(squares), q_gain = inner(q_gain), k_gain = inner(k_gain)] {
+        inner_->whole_norm(layout, qkv, num_rows, q_heads, of, squares, q_gain, k_gain, eps);
+    });
+}
+
 void RemoteDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                               std::byte* q_out) {
     later(

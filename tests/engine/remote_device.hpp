@@ -99,6 +99,11 @@ class RemoteDevice final : public kernels::Device {
     void begin_pass(const kernels::PassRows& pass) override;
     void head_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                    const float* q_gain, const float* k_gain, float eps) override;
+    void head_squares(const kernels::KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                      const kernels::WholeHeads& of, float* squares) override;
+    void whole_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                    const kernels::WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
+                    float eps) override;
     void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

@@ -150,13 +150,15 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
     EXPECT_EQ(heads_error(LONGHAUL_DEMO_MODEL, demo_folder / "draft"),
               "config.json: medusa_heads: expected the number of heads, got nothing; give a folder of heads as "
               "draft-model, or a model folder that contains heads");
-    EXPECT_EQ(line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
-              "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"mistral\", "
-              "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4\", \"glm4_moe\", \"deepseek_v2\", \"deepseek_v3\", \"kimi_k2\", "
-              "\"glm4_moe_lite\", \"smollm3\", \"seed_oss\", \"granite\", \"gpt_oss\", "
-              "\"gemma3_text\", \"gemma3\", "
-              "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
-              "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
+    EXPECT_EQ(
+        line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
+        "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"mistral\", "
+        "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4\", \"glm4_moe\", \"deepseek_v2\", \"deepseek_v3\", "
+        "\"kimi_k2\", "
+        "\"glm4_moe_lite\", \"smollm3\", \"seed_oss\", \"olmo2\", \"olmo3\", \"minimax_m2\", \"granite\", \"gpt_oss\", "
+        "\"gemma3_text\", \"gemma3\", "
+        "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
+        "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
 }
 
 // No heads are published for OPT, but trained ones work. With all keys and values the first level is the target's own

@@ -263,6 +263,66 @@ TEST_P(RowsTest, HeadNormEqualsReference) {
     }
 }
 
+/// The heads of a model on one rank, and on two that have the same KV heads: the same bits, and a mean square of 1
+/// before the gains.
+TEST_P(RowsTest, WholeNormEqualsReferenceOnAnyNumberOfRanks) {
+    Comparison comparison(GetParam());
+    constexpr std::int64_t num_rows = 3, num_q = 20, num_kv = 1, num_sums = num_rows * (num_q + num_kv);
+    for (const std::int64_t dim : {2, 24, 128}) {
+        Numbers numbers(68 + static_cast<std::uint64_t>(dim));
+        const KvLayout layout{.dtype = DType::f32, .num_layers = 1, .num_kv_heads = num_kv, .head_dim = dim};
+        const std::vector<float> x = numbers.normals(num_rows * (num_q + 2) * dim, 3.0F);
+        const std::vector<float> q_gain = numbers.normals(num_q * dim), k_gain = numbers.normals(dim);
+        /// What a rank of `heads` query heads has.
+        const auto part_of = [&](std::int64_t first, std::int64_t heads) {
+            std::vector<float> part;
+            for (std::int64_t r = 0; r < num_rows; ++r) {
+                const auto row = x.begin() + r * (num_q + 2) * dim;
+                part.insert(part.end(), row + first * dim, row + (first + heads) * dim);
+                part.insert(part.end(), row + num_q * dim, row + (num_q + 2) * dim);
+            }
+            return part;
+        };
+        const auto sums_of = [&](Device& device, std::int64_t first, std::int64_t heads) {
+            const OnDevice qkv(device, part_of(first, heads));
+            Guarded sums(device, num_sums * 4);
+            const WholeHeads of{.num_q = num_q, .num_kv = num_kv, .first_q = first, .counts_kv = first == 0};
+            device.head_squares(layout, qkv.floats(), num_rows, heads, of, sums.floats());
+            return sums;
+        };
+        const auto normed = [&](Device& device, std::int64_t first, std::int64_t heads, const Guarded& sums) {
+            const std::vector<float> part = part_of(first, heads);
+            Guarded qkv(device, part.size() * 4);
+            device.upload(qkv.data(), part.data(), part.size() * 4);
+            const std::vector<float> own_gain(q_gain.begin() + first * dim, q_gain.end());
+            const OnDevice of_q(device, own_gain), of_k(device, k_gain);
+            device.whole_norm(layout, qkv.floats(), num_rows, heads, {num_q, num_kv, first, 0}, sums.floats(),
+                              of_q.floats(), of_k.floats(), 1e-6F);
+            return qkv;
+        };
+        const Guarded expected_sums = sums_of(*reference_, 0, num_q), sums = sums_of(*device_, 0, num_q);
+        ASSERT_TRUE(comparison.equal(expected_sums, sums, DType::f32)) << dim;
+        const Guarded expected = normed(*reference_, 0, num_q, expected_sums);
+        const Guarded whole = normed(*device_, 0, num_q, sums);
+        ASSERT_TRUE(comparison.equal(expected, whole, DType::f32)) << dim;
+
+        const Guarded both = sums_of(*device_, 0, 8), rest = sums_of(*device_, 8, 12);
+        device_->add(both.floats(), rest.floats(), num_sums);
+        ASSERT_TRUE(comparison.equal(expected_sums, both, DType::f32)) << dim;
+        const std::vector<float> all = whole.values(), part = normed(*device_, 8, 12, both).values();
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            ASSERT_TRUE(std::equal(part.begin() + r * 14 * dim, part.begin() + (r + 1) * 14 * dim,
+                                   all.begin() + (r * 22 + 8) * dim));
+        }
+        double squares = 0;
+        for (std::int64_t i = 0; i < num_q * dim; ++i) {
+            const double before_gain = all[static_cast<std::size_t>(i)] / q_gain[static_cast<std::size_t>(i)];
+            squares += before_gain * before_gain;
+        }
+        ASSERT_NEAR(squares / static_cast<double>(num_q * dim), 1.0, 1e-4);
+    }
+}
+
 TEST_P(RowsTest, ScaleEqualsReference) {
     Comparison comparison(GetParam());
     for (const std::int64_t count : {1, 15, 3000}) {

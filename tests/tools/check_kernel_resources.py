@@ -27,6 +27,8 @@ HOT_KERNELS = [
     "merge_few_kernel",
     "rope_store_kernel",
     "head_norm_kernel",
+    "head_squares_kernel",
+    "whole_norm_kernel",
     "rms_norm_kernel",
     "map_kernel",
     "sum_kernel",

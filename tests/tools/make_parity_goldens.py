@@ -157,6 +157,17 @@ SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "
 GLM4 = {"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "num_attention_heads": 8, "head_dim": 8,
         "rms_norm_eps": 1.5625e-07, "attention_bias": True, "partial_rotary_factor": 0.5, "pad_token_id": 0,
         "tie_word_embeddings": False}  # fmt: skip
+# Norms over all heads of q, and over all of k. Layers with a window are rotated without yarn.
+OLMO2 = {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": None, "pad_token_id": 0, "attention_bias": False, "tie_word_embeddings": False}  # fmt: skip
+OLMO3 = OLMO2 | {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 3, "rope_theta": 500000,
+                 "sliding_window": 40, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                 "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128,
+                                  "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0}}  # fmt: skip
+MINIMAX_M2 = {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "num_attention_heads": 8, "head_dim": 8,
+              "intermediate_size": 20, "num_local_experts": 6, "num_experts_per_tok": 3, "rotary_dim": 4, "rope_theta": 5000000,
+              "use_qk_norm": True, "qk_norm_type": "per_layer", "scoring_func": "sigmoid", "use_routing_bias": True,
+              "shared_intermediate_size": 0, "tie_word_embeddings": False}  # fmt: skip
 # Factors that are no powers of two.
 GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_attention_heads": 8, "num_key_value_heads": 4,
            "head_dim": 8, "attention_bias": False, "mlp_bias": False, "embedding_multiplier": 12.0, "logits_scaling": 3.0,
@@ -289,6 +300,10 @@ MODELS = [
     Model("granite", GRANITE, prompt=40),
     Model("glm4", GLM4, prompt=40),
     Model("glm4-whole-modern", GLM4 | {"num_hidden_layers": 1, "partial_rotary_factor": 1.0, "attention_bias": False}, modern=True),
+    Model("olmo2", OLMO2, prompt=40),
+    Model("olmo3", OLMO3, prompt=60),
+    Model("olmo3-modern", OLMO3 | {"layer_types": ["full_attention"], "num_hidden_layers": 1}, modern=True),
+    Model("minimax-m2", MINIMAX_M2, prompt=40),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -345,11 +360,11 @@ def random_weights(model, generator):
 
 def published_experts(tensors, model_type):
     """The experts of a layer as one tensor a matrix, as in published folders: transformers 5 stacks them."""
-    if model_type not in ("qwen3_moe", "mixtral", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3"):
+    if model_type not in ("qwen3_moe", "mixtral", "minimax_m2", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3"):
         return tensors
     separate = {}
     for name, tensor in tensors.items():
-        mixtral = model_type == "mixtral"
+        mixtral = model_type in ("mixtral", "minimax_m2")
         name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
         if ".experts." not in name:
             separate[name] = tensor
