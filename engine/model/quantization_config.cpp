@@ -74,7 +74,9 @@ void check_auto_round(const Section& quantization) {
 }
 
 void check_fp8(const Section& quantization) {
-    check_layout(quantization, {"fmt"}, "e4m3");
+    constexpr std::string_view key = "fmt";
+    if (quantization.text_or(key, "") != "float8_e4m3fn")  // as MiniMax writes it
+        check_layout(quantization, {key}, "e4m3");
     check_blocks(quantization, "weight_block_size");
 }
 

@@ -327,7 +327,9 @@ TEST(ConfigFamilies, MiniMaxM2RotatesAPartOfAHead) {
     const ModelConfig config = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"head_dim": 128, "rotary_dim": 64,
         "num_local_experts": 16, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "use_qk_norm": true,
         "qk_norm_type": "per_layer", "use_routing_bias": true, "shared_intermediate_size": 0, "rope_theta": 5000000,
-        "num_mtp_modules": 3, "use_mtp": true, "attn_type_list": [1, 1], "num_key_value_heads": "DELETE"})");
+        "num_mtp_modules": 3, "use_mtp": true, "attn_type_list": [1, 1], "num_key_value_heads": "DELETE",
+        "quantization_config": {"activation_scheme": "dynamic", "fmt": "float8_e4m3fn", "quant_method": "fp8",
+        "weight_block_size": [128, 128], "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}})");
     EXPECT_EQ(config.rope().rotary_dims, 64);
     EXPECT_EQ(config.num_kv_heads, 8) << "the class's default";
     EXPECT_EQ(config.expert_intermediate_size, 172);
