@@ -408,6 +408,11 @@ class Device {
 
     /// out[r] = x[rows[r]] for f32 rows of `dim`. Copies bits, so two bf16 elements may stand in for one of f32.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+    /// gather with row numbers in device memory, [num_rows]. By default in host memory.
+    virtual void gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                               float* out) {
+        gather(x, {rows, static_cast<std::size_t>(num_rows)}, dim, out);
+    }
 
     /// out[r] = sum of weight * x[row] over terms r * per_row to (r + 1) * per_row - 1, at least one, in this order;
     /// each product and each sum is rounded. x, out: f32 rows of `dim`.

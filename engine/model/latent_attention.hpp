@@ -27,19 +27,23 @@ class LatentAttention {
     const std::byte* values(const LatentWeights& w, const std::byte* attended, std::int64_t num_rows,
                             std::int64_t width);
 
-    /// Bytes that the two use for a row.
-    static std::int64_t row_bytes(const LatentConfig& latent, const Split& split);
+    /// Bytes that the two use for `num_rows` rows.
+    static std::int64_t bytes(const LatentConfig& latent, const Split& split, std::int64_t num_rows);
 
   private:
-    void find_units(std::int64_t num_rows);
+    /// Row numbers for the copies of passes of up to `capacity` rows, which are a power of two: a pass of fewer rows
+    /// uses the first of them.
+    struct Units {
+        kernels::Buffer of_queries;  ///< units of the projections, in the order of `project`'s result
+        kernels::Buffer of_values;   ///< rows of value_dim of all heads, likewise
+    };
+    const Units& units_for(std::int64_t capacity);
     [[nodiscard]] std::int64_t unit() const { return latent_.rope_dim / 2; }  ///< what is moved at a time
 
     ComputeContext& context_;
     const LatentConfig& latent_;
     std::int64_t head_dim_, num_heads_;
-    std::int64_t num_rows_ = 0;             ///< for which the units were found
-    std::vector<std::int32_t> of_queries_;  ///< units of the projections, in the order of `project`'s result
-    std::vector<std::int32_t> of_values_;   ///< rows of value_dim of all heads, likewise
+    std::vector<Units> units_;  ///< by the logarithm of the capacity
 };
 
 }  // namespace longhaul::engine

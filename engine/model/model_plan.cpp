@@ -263,14 +263,14 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         f32 * router_outputs +
         experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
                           f32 * config.hidden_size + of_biases);
-    const std::int64_t of_latents =
-        config.has_latent_attention() ? LatentAttention::row_bytes(config.latent, split) : 0;
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
                                        f32 * std::max({widest_matrix(config, split), split.qkv_width(), width}) +
-                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts + of_latents +
+                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts +
                                        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
-    return rows * bytes_per_row + logit_rows * f32 * split.vocab;
+    const std::int64_t of_latents =
+        config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;
+    return rows * bytes_per_row + of_latents + logit_rows * f32 * split.vocab;
 }
 
 namespace {

@@ -349,12 +349,16 @@ Rows rows_of(const float* x, std::int64_t x_stride, std::int64_t num_rows, std::
 }  // namespace
 
 void CudaDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    if (rows.empty()) return;
+    gather_listed(x, state_->send_rows(rows), static_cast<std::int64_t>(rows.size()), dim, out);
+}
+
+void CudaDevice::gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                               float* out) {
     if (num_rows == 0) return;
-    const std::int32_t* const numbers = state_->send_rows(rows);
     const int count = dim % 4 == 0 && aligned(x, 16) && aligned(out, 16) ? 4 : 1;
     const Cover cover(num_rows, dim, count);
-    launch(state_->stream, count == 4 ? gather_kernel<4> : gather_kernel<1>, cover.grid, cover.block, 0, x, numbers,
+    launch(state_->stream, count == 4 ? gather_kernel<4> : gather_kernel<1>, cover.grid, cover.block, 0, x, rows,
            num_rows, dim, out);
 }
 

@@ -86,6 +86,11 @@ void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std
     timed("copies", 0, 0, [&] { inner_.gather(x, rows, dim, out); });
 }
 
+void TimedDevice::gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                                float* out) {
+    timed("copies", 0, 0, [&] { inner_.gather_listed(x, rows, num_rows, dim, out); });
+}
+
 void TimedDevice::weighted_sums(const float* x, std::span<const kernels::WeightedRow> terms, std::int64_t per_row,
                                 std::int64_t dim, float* out) {
     timed("weighted sums", 0, 0, [&] { inner_.weighted_sums(x, terms, per_row, dim, out); });

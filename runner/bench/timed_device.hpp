@@ -75,6 +75,8 @@ class TimedDevice final : public kernels::Device {
                       std::int64_t num_rows, float* sums, kernels::DType act, std::byte* out,
                       std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                       float* out) override;
     void weighted_sums(const float* x, std::span<const kernels::WeightedRow> terms, std::int64_t per_row,
                        std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;

@@ -166,6 +166,13 @@ void RemoteDevice::gather(const float* x, std::span<const std::int32_t> rows, st
     });
 }
 
+void RemoteDevice::gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                                 float* out) {
+    later([=, this, x = inner(x), rows = inner(rows), out = inner(out)] {
+        inner_->gather_listed(x, rows, num_rows, dim, out);
+    });
+}
+
 void RemoteDevice::weighted_sums(const float* x, std::span<const WeightedRow> terms, std::int64_t per_row,
                                  std::int64_t dim, float* out) {
     later([=, this, x = inner(x), terms = std::vector<WeightedRow>(terms.begin(), terms.end()), out = inner(out)] {

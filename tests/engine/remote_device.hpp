@@ -76,6 +76,8 @@ class RemoteDevice final : public kernels::Device {
                       std::int64_t num_rows, float* sums, kernels::DType act, std::byte* out,
                       std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void gather_listed(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim,
+                       float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;

@@ -142,6 +142,13 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
             device.gather(from.floats(), rows, width, out.floats());
             return out;
         };
+        const auto gathered_by_list = [&](Device& device, const Guarded& from) {
+            Guarded out(device, rows.size() * static_cast<std::size_t>(width) * 4);
+            const OnDevice list(device, rows);
+            device.gather_listed(from.floats(), reinterpret_cast<const std::int32_t*>(list.data()), std::ssize(rows),
+                                 width, out.floats());
+            return out;
+        };
         std::vector<std::int32_t> columns;  // every third one, the last first
         for (std::int64_t i = width - 1; i >= 0; i -= 3) columns.push_back(static_cast<std::int32_t>(i));
         const auto added_in_columns = [&](Device& device, const Guarded& to) {
@@ -156,6 +163,7 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
         added_in_columns(*device_, actual);
         ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
         ASSERT_TRUE(comparison.equal(gathered(*reference_, expected), gathered(*device_, actual), DType::f32));
+        ASSERT_TRUE(comparison.equal(gathered(*reference_, expected), gathered_by_list(*device_, actual), DType::f32));
     }
 }
 
