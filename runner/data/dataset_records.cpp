@@ -1,11 +1,13 @@
 #include "runner/data/dataset_records.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "engine/error.hpp"
 #include "runner/data/batch_requests.hpp"
 #include "runner/data/dataset_lines.hpp"
+#include "runner/data/prompt_template.hpp"
 #include "runner/data/table_rows.hpp"
 #include "runner/job/settings.hpp"
 #include "runner/job/value_text.hpp"
@@ -87,12 +89,22 @@ std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields&
     return open_table(table_files(settings.data, settings.split), columns, settings.limit);
 }
 
-/// The value at "a.b" within nested objects; null if there is none. A member "a.b" itself comes first.
-Json value_at(const Json& object, const std::string& column) {
-    if (const auto member = object.find(column); member != object.end()) return *member;
+/// The value at "a.b" within nested objects, or at "a.0" within an array; null if there is none. A member "a.b" itself
+/// comes first.
+Json value_at(const Json& json, const std::string& column) {
+    if (json.is_array()) {
+        std::size_t index = 0;
+        const auto [end, error] = std::from_chars(column.data(), column.data() + column.size(), index);
+        if (error != std::errc() || index >= json.size()) return {};
+        const std::string_view rest(end, column.data() + column.size() - end);
+        if (rest.empty()) return json[index];
+        return rest.starts_with('.') ? value_at(json[index], std::string(rest.substr(1))) : Json();
+    }
+    if (!json.is_object()) return {};
+    if (const auto member = json.find(column); member != json.end()) return *member;
     const std::size_t dot = column.find('.');
-    const auto outer = dot == std::string::npos ? object.end() : object.find(column.substr(0, dot));
-    return outer != object.end() && outer->is_object() ? value_at(*outer, column.substr(dot + 1)) : Json();
+    const auto outer = dot == std::string::npos ? json.end() : json.find(column.substr(0, dot));
+    return outer != json.end() ? value_at(*outer, column.substr(dot + 1)) : Json();
 }
 
 /// "'id', 'text'": the members of an object, as far as a message should list them.
@@ -117,7 +129,8 @@ const char* type_of(const std::string& field) {
     if (object.contains(column)) throw InputError(where, field, type_of(field), "null");
     Strings members;
     for (const auto& [name, value] : object.items()) members.push_back(name);
-    const std::string near = nearest_word(column, members);
+    std::string near = nearest_word(column, members);
+    if (column.starts_with(near + ".")) near.clear();  // the line has it, but not what is named within it
     throw InputError(where, field, type_of(field) + (column == field ? "" : " in " + in_quotes(column)),
                      "nothing, the line has " + member_names(object),
                      near.empty() ? "column = " + field + "=NAME names another"
@@ -132,8 +145,8 @@ class JsonRecords : public RecordSource {
           needed_(fields.needed),
           is_table_(is_table(settings.data)) {
         for (const std::string& name : fields.names) {
-            if (const std::string column = column_of(settings, name); column != name)
-                renamed_.emplace_back(name, column);
+            const std::string column = column_of(settings, name);
+            if (column != name || column.find('.') != std::string::npos) renamed_.emplace_back(name, column);
             if (std::string other = other_name_of(settings, fields, name); !other.empty())
                 others_.emplace_back(name, std::move(other));
         }
@@ -293,6 +306,86 @@ std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string
     return messages;
 }
 
+/// The fields that the template of a job of prompts reads, if they are not the prompt alone.
+std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) {
+    if (settings.prompt_template.empty()) return {};
+    std::vector<PromptTemplate::Field> fields = PromptTemplate::fields_in(settings.prompt_template);
+    const bool prompt_alone = fields.size() == 1 && fields.front().name == "prompt";
+    return prompt_alone ? std::vector<PromptTemplate::Field>() : fields;
+}
+
+/// A text, or a number as the text of the data has it.
+std::string value_text(const Json& object, const std::string& key, const std::string& where) {
+    const Json* value = engine::find_member(object, key, where);
+    if (value == nullptr) return "";
+    if (value->is_string()) return text_member(object, key, where);
+    if (value->is_number() || value->is_boolean()) return engine::json_text(*value);
+    throw InputError(where, key, "a text or a number", engine::describe(*value),
+                     value->is_array() ? "{" + key + ".0} is its first element" : "");
+}
+
+/// Any fields of an object, as the job's template names them; "continuation"?, "options"?
+class TemplateRecords : public JsonRecords {
+  public:
+    TemplateRecords(const Settings& settings, const std::vector<PromptTemplate::Field>& fields)
+        : JsonRecords(settings, names_of(fields), members_of(fields)), settings_(settings) {
+        for (const PromptTemplate::Field& field : fields) {
+            if (!field.optional) check_known(field);
+        }
+    }
+
+  private:
+    /// Throws InputError if none of the first rows has the field: its name in the template is wrong, rather than the
+    /// rows.
+    void check_known(const PromptTemplate::Field& field) const {
+        constexpr std::int64_t max_rows = 100;
+        Json first;  // row that can be read
+        for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
+            try {
+                const Json object = rows().object(index);
+                if (!value_at(object, column_of(settings_, field.name)).is_null()) return;
+                if (first.is_null()) first = object;
+            } catch (const InputError&) {  // an item that fails
+            }
+        }
+        if (first.is_null()) return;
+        Strings members;
+        for (const auto& [member, value] : first.items()) members.push_back(member);
+        const std::string near = nearest_word(field.name, members);
+        throw InputError(settings_.prompt_template.string() + ":" + std::to_string(field.line), "",
+                         "fields of the data (" + member_names(first) + ")", in_quotes(field.name),
+                         near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
+    }
+
+    static Strings names_of(const std::vector<PromptTemplate::Field>& fields) {
+        Strings names;
+        for (const PromptTemplate::Field& field : fields) names.push_back(field.name);
+        return names;
+    }
+    static JsonFields members_of(const std::vector<PromptTemplate::Field>& fields) {
+        JsonFields members{.names = names_of(fields), .needed = {}};
+        for (const PromptTemplate::Field& field : fields) {
+            if (!field.optional) members.needed.push_back({field.name});
+        }
+        for (const char* name : {"continuation", "options"}) {
+            const auto& names = members.names;
+            if (std::find(names.begin(), names.end(), name) == names.end()) members.names.emplace_back(name);
+        }
+        return members;
+    }
+
+    Record record_of(const Json& object, const std::string& where) const override {
+        Record record;
+        for (const std::string& name : field_names()) record.fields.push_back(value_text(object, name, where));
+        record.reference = optional_text(object, "continuation", where);
+        if (const Json* options = engine::find_member(object, "options", where))
+            record.settings = with_options(*options, settings_, where);
+        return record;
+    }
+
+    Settings settings_;
+};
+
 /// {"id"?, "prompt" or "messages", "continuation"?, "options"?}
 class PromptRecords : public JsonRecords {
   public:
@@ -370,141 +463,8 @@ class PromptRecords : public JsonRecords {
     Settings settings_;
 };
 
-/// Parallel data: line i of one file with its reference in line i of another, or the segments of two SGM files.
-class ParallelRecords : public RecordSource {
-  public:
-    /// `settings` decide whether items need their references and whether the reference file was given explicitly.
-    ParallelRecords(const ParallelFiles& files, std::string field, LineFormat format, const Settings& settings)
-        : names_{std::move(field)},
-          sources_(files.source, sgm_or(format, files.source), settings.limit),
-          needs_references_(wants_continuation(settings)) {
-        if (files.reference.empty()) return;
-        // Labels use only the name, since results must not depend on the location of the file.
-        references_.emplace(files.reference, sgm_or(format, files.reference), settings.limit,
-                            files.reference.filename().string());
-        const std::int64_t sources = sources_.num_in_file(), references = references_->num_in_file();
-        if (sources == references) return;
-        if (settings.reference.empty() && !needs_references_) {  // the file matched by name only
-            references_.reset();
-            return;
-        }
-        throw InputError(files.reference.string(), "",
-                         std::to_string(sources) + " lines or segments as " + files.source.string() + " has",
-                         std::to_string(references), "line i of one belongs to line i of the other");
-    }
-
-    const Strings& field_names() const override { return names_; }
-    std::int64_t size() const override { return sources_.size(); }
-    std::int64_t num_bytes(std::int64_t index) const override { return sources_.num_bytes(index); }
-    std::string id(std::int64_t index) const override { return sources_.id(index); }
-    std::string label(std::int64_t index) const override { return sources_.label(index); }
-
-    Record read(std::int64_t index) const override {
-        Record record;
-        record.fields = {text_of(sources_, index)};
-        try {
-            if (references_) record.reference = reference_of(index);
-        } catch (const InputError&) {
-            if (needs_references_) throw;  // otherwise the prompt is complete without it and no result depends on it
-        }
-        return record;
-    }
-
-    void add_to(ContentHash& hash, bool references) const override {
-        sources_.add_to(hash);
-        if (!references || !references_) return;
-        hash.add("\nreferences\n");
-        references_->add_to(hash);
-    }
-
-  private:
-    static LineFormat sgm_or(LineFormat format, const fs::path& path) {
-        return path.extension() == ".sgm" ? LineFormat::sgm : format;
-    }
-
-    [[nodiscard]] std::string reference_of(std::int64_t index) const {
-        const bool both = sources_.format() == LineFormat::sgm && references_->format() == LineFormat::sgm;
-        if (both && sources_.id(index) != references_->id(index)) {
-            throw InputError(references_->label(index), "", "the segment of " + sources_.id(index),
-                             references_->id(index), "both files must have the same segments in the same order");
-        }
-        return text_of(*references_, index);
-    }
-
-    static std::string text_of(const LineSource& lines, std::int64_t index) {
-        std::string text = lines.text(index);
-        if (text.find_first_not_of(" \t") == std::string::npos)
-            throw InputError(lines.label(index), "", "a text", "an empty line");
-        return text;
-    }
-
-    Strings names_;
-    LineSource sources_;
-    std::optional<LineSource> references_;
-    bool needs_references_;
-};
-
-/// `name` with `ending` replaced by `other`; "" if it does not end so.
-std::string with_ending(const std::string& name, const std::string& ending, const std::string& other) {
-    return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) + other : "";
-}
-
-/// The files in `names` that may be the references of `name`.
-Strings references_of(const std::string& name, const Strings& names, const std::string& task) {
-    Strings wanted{with_ending(name, ".source", ".target")};
-    if (task == "wmt") wanted.push_back(with_ending(name, ".de", ".en"));
-    const std::size_t mark = name.rfind("-src.");
-    const bool sgm = task == "wmt" && mark != std::string::npos && name.ends_with(".sgm");
-    const std::string stem = sgm ? name.substr(0, mark) + "-ref." : "";
-    Strings found;
-    for (const std::string& other : names) {
-        const bool named = std::find(wanted.begin(), wanted.end(), other) != wanted.end();
-        if (named || (sgm && other.starts_with(stem) && other.ends_with(".sgm"))) found.push_back(other);
-    }
-    return found;
-}
-
-Strings names_in(const fs::path& folder) {
-    Strings names;
-    std::error_code error;
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-        names.push_back(it->path().filename().string());
-    if (error) throw InputError(folder.string(), "", "a readable folder", error.message());
-    std::sort(names.begin(), names.end());
-    return names;
-}
-
 bool is_json(const fs::path& path) {
     return path.extension() == ".jsonl" || path.extension() == ".json";
-}
-
-/// The two-letter language code in the name of a wmt file; "" if there is none.
-std::string language_of(const fs::path& path) {
-    const fs::path name = path.extension() == ".sgm" ? path.stem() : path;
-    const std::string code = name.extension().string();
-    const bool letters =
-        code.size() == 3 && std::all_of(code.begin() + 1, code.end(), [](char c) { return c >= 'a' && c <= 'z'; });
-    return letters ? code.substr(1) : "";
-}
-
-/// The examples in the built-in wmt template are German and English.
-void check_languages(const Settings& settings, const ParallelFiles& files) {
-    if (!settings.prompt_template.empty()) return;
-    const auto check = [](const fs::path& path, const std::string& expected) {
-        const std::string language = language_of(path);
-        if (language.empty() || language == expected || path.empty()) return;
-        throw InputError(path.string(), "",
-                         "a file ." + expected + ", as the template of task wmt is German to English", "." + language,
-                         "write a template for these languages and name it as `template`");
-    };
-    check(files.source, "de");
-    check(files.reference, "en");
-}
-
-std::unique_ptr<RecordSource> open_parallel(const Settings& settings, const std::string& field) {
-    const ParallelFiles files = find_parallel_files(settings);
-    if (settings.task == "wmt") check_languages(settings, files);
-    return std::make_unique<ParallelRecords>(files, field, LineFormat::parallel, settings);
 }
 
 }  // namespace
@@ -516,38 +476,6 @@ std::string text_member(const Json& object, const std::string& key, const std::s
     std::string text = value->get<std::string>();
     if (!is_text(text)) throw InputError(where, key, "text", "a NUL character");
     return text;
-}
-
-ParallelFiles find_parallel_files(const Settings& settings) {
-    std::error_code error;
-    if (!fs::is_directory(settings.data, error)) {
-        ParallelFiles files{settings.data, settings.reference};
-        const fs::path folder = settings.data.parent_path();
-        if (!files.reference.empty() || !fs::exists(settings.data, error)) return files;
-        Strings names;
-        try {
-            names = names_in(folder.empty() ? "." : folder);
-        } catch (const InputError&) {
-            return files;  // the folder may be entered but not listed
-        }
-        const Strings found = references_of(settings.data.filename().string(), names, settings.task);
-        if (found.size() == 1) files.reference = folder / found.front();
-        return files;
-    }
-    const Strings names = names_in(settings.data);
-    std::vector<ParallelFiles> pairs;
-    for (const std::string& name : names) {
-        for (const std::string& other : references_of(name, names, settings.task))
-            pairs.push_back({settings.data / name, settings.data / other});
-    }
-    if (pairs.size() == 1) {
-        if (!settings.reference.empty()) pairs.front().reference = settings.reference;
-        return pairs.front();
-    }
-    const std::string wmt = settings.task == "wmt" ? "X-src.L1.sgm and X-ref.L2.sgm, X.de and X.en, or " : "";
-    throw InputError(settings.data.string(), "", "one pair of files (" + wmt + "X.source and X.target)",
-                     pairs.empty() ? "none" : std::to_string(pairs.size()),
-                     "name the files themselves as data and reference");
 }
 
 /// Throws UsageError for keys that only objects or tables have, and InputError for a table with a file of references.
@@ -573,9 +501,7 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
         throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");
     if (task == "openai-batch") return open_batch(settings);
     if (!table && lines && task != "prompts") return open_parallel(settings, task == "wmt" ? "source" : "document");
-    if (!table && lines)
-        return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain,
-                                                 settings);
+    if (!table && lines) return open_prompt_lines(settings);
     if (folder) {
         const char* const content = task == "dolly"        ? "instructions"
                                     : task == "longwriter" ? "prompts and lengths"
@@ -588,6 +514,8 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     if (task == "xsum") return std::make_unique<XsumRecords>(settings);
     if (task == "dolly") return std::make_unique<DollyRecords>(settings);
     if (task == "longwriter") return std::make_unique<LongWriterRecords>(settings);
+    if (const auto fields = fields_of_template(settings); !fields.empty())
+        return std::make_unique<TemplateRecords>(settings, fields);
     return std::make_unique<PromptRecords>(settings);
 }
 

@@ -55,6 +55,11 @@ struct ParallelFiles {
 };
 ParallelFiles find_parallel_files(const Settings& settings);
 
+/// Records of parallel files, whose lines are the texts of `field`. Throws InputError.
+std::unique_ptr<RecordSource> open_parallel(const Settings& settings, const std::string& field);
+/// A prompt for each line of `data`. Throws InputError.
+std::unique_ptr<RecordSource> open_prompt_lines(const Settings& settings);
+
 /// Member `key` of `object` as a string without NUL. Throws InputError if it is absent or something else.
 std::string text_member(const engine::Json& object, const std::string& key, const std::string& where);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -14,8 +15,19 @@ namespace longhaul::runner {
 /// Parses one template into pieces.
 class TemplateParser {
   public:
-    TemplateParser(std::string text, const std::string& name, const std::vector<std::string>& fields)
-        : text_(std::move(text)), name_(name), fields_(fields) {}
+    /// `fields`: nullptr: any.
+    TemplateParser(std::string text, const std::string& name, const std::vector<std::string>* fields)
+        : text_(std::move(text)), name_(name), takes_any_(fields == nullptr) {
+        if (fields != nullptr) fields_ = *fields;
+    }
+
+    /// The fields that `run` found.
+    [[nodiscard]] std::vector<PromptTemplate::Field> fields() const {
+        std::vector<PromptTemplate::Field> fields;
+        for (std::size_t i = 0; i < fields_.size(); ++i)
+            fields.push_back({.name = fields_[i], .line = lines_[i], .optional = !needed_.contains(i)});
+        return fields;
+    }
 
     PromptTemplate run() {
         while (at_ < text_.size()) {
@@ -54,7 +66,7 @@ class TemplateParser {
         counted_ = at_;
         return line_;
     }
-    [[nodiscard]] std::string first_field() const { return "{" + fields_.front() + "}"; }
+    [[nodiscard]] std::string first_field() const { return "{" + (fields_.empty() ? "prompt" : fields_.front()) + "}"; }
     [[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& fix = "") const {
         throw InputError(place(line()), "", expected, got, fix);
     }
@@ -78,18 +90,30 @@ class TemplateParser {
         if (sign == '/') {
             end_section(field);
         } else {
-            if (sign == '?') open_.emplace_back(made_.pieces_.size(), line());
+            const auto is_of_field = [&](const auto& open) { return made_.pieces_[open.first].field == field; };
+            if (sign == '?') {
+                open_.emplace_back(made_.pieces_.size(), line());
+            } else if (std::none_of(open_.begin(), open_.end(), is_of_field)) {
+                needed_.insert(field);
+            }
             made_.pieces_.push_back(
                 {.kind = sign == '?' ? Piece::Kind::section : Piece::Kind::field, .text = {}, .field = field});
         }
         at_ = end + 1;
     }
 
-    [[nodiscard]] std::size_t find_field(const std::string& name) const {
+    [[nodiscard]] std::size_t find_field(const std::string& name) {
         const auto found = std::find(fields_.begin(), fields_.end(), name);
         if (found != fields_.end()) return found - fields_.begin();
+        if (takes_any_ && !name.empty()) {
+            fields_.push_back(name);
+            lines_.push_back(line());
+            return fields_.size() - 1;
+        }
         const std::string near = nearest_word(name, fields_);
-        refuse(fields_.size() == 1 ? "the field " + fields_.front() : "one of the fields " + list_words(fields_),
+        refuse(takes_any_            ? "the name of a field"
+               : fields_.size() == 1 ? "the field " + fields_.front()
+                                     : "one of the fields " + list_words(fields_),
                name.empty() ? "none" : "'" + engine::printable(name) + "'",
                near.empty() ? "a brace itself is {{" : "did you mean '" + near + "'?");
     }
@@ -107,7 +131,10 @@ class TemplateParser {
 
     std::string text_;
     const std::string& name_;
-    const std::vector<std::string>& fields_;
+    bool takes_any_;
+    std::vector<std::string> fields_;
+    std::vector<std::size_t> lines_;  ///< where each was named first, if any may be
+    std::set<std::size_t> needed_;    ///< fields outside of sections of their own
     PromptTemplate made_;
     std::vector<std::pair<std::size_t, std::size_t>> open_;  ///< open sections: piece and line
     std::size_t closed_ = 0;                                 ///< number of pieces when a section was last closed
@@ -115,19 +142,32 @@ class TemplateParser {
     mutable std::size_t counted_ = 0, line_ = 1;
 };
 
-PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& name,
-                                     const std::vector<std::string>& fields) {
+/// The text without what templates ignore. Throws InputError.
+static std::string plain_text(std::string_view text, const std::string& name) {
     check_text(text, name);
     if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     std::string plain(text);
     drop_carriage_returns(plain);
     if (plain.ends_with('\n')) plain.pop_back();
-    return TemplateParser(std::move(plain), name, fields).run();
+    return plain;
+}
+
+constexpr std::int64_t max_template_bytes = 1 << 20;
+
+PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& name,
+                                     const std::vector<std::string>& fields) {
+    return TemplateParser(plain_text(text, name), name, &fields).run();
 }
 
 PromptTemplate PromptTemplate::read(const std::filesystem::path& path, const std::vector<std::string>& fields) {
-    constexpr std::int64_t max_bytes = 1 << 20;
-    return parse(engine::read_file(path, max_bytes), path.string(), fields);
+    return parse(engine::read_file(path, max_template_bytes), path.string(), fields);
+}
+
+std::vector<PromptTemplate::Field> PromptTemplate::fields_in(const std::filesystem::path& path) {
+    const std::string name = path.string();
+    TemplateParser parser(plain_text(engine::read_file(path, max_template_bytes), name), name, nullptr);
+    parser.run();
+    return parser.fields();
 }
 
 std::string PromptTemplate::render(const std::vector<std::string>& values) const {

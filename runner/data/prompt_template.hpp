@@ -24,6 +24,16 @@ class PromptTemplate {
     /// Reads the file (at most 1 MiB) and parses it. Throws InputError.
     static PromptTemplate read(const std::filesystem::path& path, const std::vector<std::string>& fields);
 
+    /// A field that a template names.
+    struct Field {
+        std::string name;
+        std::size_t line = 0;   ///< of the file, where it is named first
+        bool optional = false;  ///< it stands only in sections {?name}…{/name} of its own
+    };
+    /// The fields of the template in a file, in the order in which they appear, whatever their names. Throws
+    /// InputError.
+    static std::vector<Field> fields_in(const std::filesystem::path& path);
+
     /// Renders the template. `values` holds one text per field, in the order of `fields`.
     [[nodiscard]] std::string render(const std::vector<std::string>& values) const;
     /// XXH3-64 of the template text without the ignored parts.

@@ -251,7 +251,37 @@ TEST_F(TaskTest, TemplatesOfPrompts) {
     job.prompt_template = write("t.txt", "Q: {prompt}\nA:\n");
     EXPECT_EQ(show(*DataSet::open(job), 0), "1: Q: x\nA:");
     job.prompt_template = write("u.txt", "Q: {source}\n");
-    EXPECT_EQ(open_error(job), "u.txt:1: expected the field prompt, got 'source'; a brace itself is {{");
+    EXPECT_EQ(open_error(job), "u.txt:1: expected fields of the data ('prompt'), got 'source'");
+}
+
+TEST_F(TaskTest, TemplatesOfPromptsReadAnyFields) {
+    Settings job = settings(
+        "prompts",
+        write("q.jsonl", R"({"question": "2 + 2?", "choices": ["3", "4"], "meta": {"year": 1999}, "answer": "B"})"
+                         "\n"
+                         R"({"question": "1 + 1?", "choices": ["2"], "meta": {"year": 2000}, "hint": "few"})"
+                         "\n"
+                         R"({"question": "0 + 0?", "choices": ["0", "1"], "meta": {"year": []}})"
+                         "\n"));
+    job.prompt_template =
+        write("t.txt", "{question} ({meta.year})\nA. {choices.0}\nB. {choices.1}{?hint}\n{hint}{/hint}\n");
+    job.column = {"continuation=answer"};
+    const auto data = DataSet::open(job);
+    EXPECT_EQ(show(*data, 0), "1: 2 + 2? (1999)\nA. 3\nB. 4");
+    EXPECT_EQ(data->reference(0, tokenizer_), "B");
+    EXPECT_EQ(show(*data, 1),
+              "2! q.jsonl:2: choices.1: expected a string, got nothing, the line has 'choices', 'hint', 'meta', "
+              "'question'; column = choices.1=NAME names another");
+    EXPECT_EQ(show(*data, 2),
+              "3! q.jsonl:3: meta.year: expected a text or a number, got an array of 0; {meta.year.0} is its first "
+              "element");
+    job.prompt_template = write("t.txt", "{question} {chioces}\n{?other}{other}{/other}");
+    EXPECT_EQ(open_error(job),
+              "t.txt:1: expected fields of the data ('answer', 'choices', 'meta', 'question'), got 'chioces'; did you "
+              "mean 'choices'?");
+    job.prompt_template = write("t.txt", "{?hint}{hint}: {/hint}{text}");
+    job.column = {"text=question"};
+    EXPECT_EQ(show(*DataSet::open(job), 1), "2: few: 1 + 1?");
 }
 
 TEST_F(TaskTest, Messages) {

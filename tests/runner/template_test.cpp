@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "engine/error.hpp"
 
 namespace longhaul::runner {
@@ -54,6 +57,22 @@ TEST(PromptTemplate, MistakesAreNamed) {
               "t.txt:1: expected a field such as {instruction}, or {{ for a brace, got a lone {");
     EXPECT_EQ(message("caf\xE9"), R"(t.txt: @3: expected UTF-8 text, got byte \xe9)");
     EXPECT_EQ(message(std::string_view("a\0", 2)), "t.txt: @1: expected UTF-8 text, got a NUL byte");
+}
+
+TEST(PromptTemplate, FieldsOfAFile) {
+    const auto path = std::filesystem::path(::testing::TempDir()) / "template_test.txt";
+    std::ofstream(path) << "{{x}} {b}\n{?a}{a} {?c}{b}{/c}{/a}\n{c}";
+    const auto found = PromptTemplate::fields_in(path);
+    ASSERT_EQ(found.size(), 3U);
+    const PromptTemplate::Field expected[] = {{"b", 1, false}, {"a", 2, true}, {"c", 2, false}};
+    for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(found[i].name, expected[i].name);
+        EXPECT_EQ(found[i].line, expected[i].line);
+        EXPECT_EQ(found[i].optional, expected[i].optional);
+    }
+    std::ofstream(path) << "a {} b";
+    EXPECT_THROW(PromptTemplate::fields_in(path), InputError);
+    std::filesystem::remove(path);
 }
 
 TEST(PromptTemplate, FingerprintIsOfWhatCounts) {
