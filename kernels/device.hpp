@@ -228,7 +228,8 @@ struct GroupRows {
     std::span<const KvSlot> slots;  ///< where the keys and values of each row are stored; page == nullptr: not stored
 };
 
-/// Angles that rotate the queries and keys of a pass: f32 [slots, num_angles] each.
+/// Angles that rotate the queries and keys of a pass: f32 [slots, head_dim / 2] each, of the layouts that use them.
+/// There is memory for [slots, num_angles].
 struct PassAngles {
     const float* cos = nullptr;
     const float* sin = nullptr;
@@ -245,7 +246,7 @@ struct PassRows {
 
     std::span<const GroupRows> more_groups = {};  ///< groups 1, 2, …; each has as many rows and slots as group 0
     std::span<const PassAngles> angles = {};      ///< by KvLayout::angles
-    std::int64_t num_angles = 0;                  ///< head_dim / 2
+    std::int64_t num_angles = 0;                  ///< head_dim / 2 of the widest heads
     /// Prompt rows. Which rows these are depends only on their positions in the text, so a device may sum their matmuls
     /// in an order of its own (layer_matmul).
     std::int64_t first_prompt_row = 0, num_prompt_rows = 0;

@@ -28,8 +28,22 @@ hdf5::Type kv_type(const std::string& kv_dtype) {
 }
 
 /// Elements of the key (or value) of one token and head; int8 has 4 bytes more for the scale.
-std::int64_t token_elements(const CheckpointIdentity& identity) {
-    return identity.kv_dtype == "int8" ? identity.head_dim + 4 : identity.head_dim;
+std::int64_t token_elements(const CheckpointIdentity& identity, const KvGroup& group) {
+    return identity.kv_dtype == "int8" ? group.head_dim + 4 : group.head_dim;
+}
+
+/// KV heads of a group of layers, of those in a file.
+struct GroupHeads {
+    std::int64_t first = 0, count = 0;
+};
+
+/// A file that has `count` of the model's KV heads from `first` on: if a group has fewer heads than the model, each
+/// stands for several of the model's, and is in the file of the first of these.
+GroupHeads heads_of_group(const CheckpointIdentity& identity, const KvGroup& group, std::int64_t first,
+                          std::int64_t count) {
+    const std::int64_t stands_for = std::max<std::int64_t>(identity.num_kv_heads / group.num_kv_heads, 1);
+    const std::int64_t first_here = (first + stands_for - 1) / stands_for;
+    return {first_here, (first + count + stands_for - 1) / stands_for - first_here};
 }
 
 std::int64_t num_rows(const std::vector<KvSource>& items, const KvGroup& group) {
@@ -162,7 +176,8 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
     std::vector<Block> wholes;
     std::size_t num_bytes = 0;
     for (const KvGroup& group : identity.kv_groups()) {
-        wholes.push_back({group.num_layers, num_kv_heads, num_rows(items, group), token_elements(identity)});
+        const GroupHeads heads = heads_of_group(identity, group, first_kv_head, num_kv_heads);
+        wholes.push_back({group.num_layers, heads.count, num_rows(items, group), token_elements(identity, group)});
         num_bytes += 2 * static_cast<std::size_t>(wholes.back().elements()) * hdf5::type_bytes(type);
     }
     constexpr unsigned btree_fanout = 32;
@@ -187,8 +202,9 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
 
 }  // namespace
 
-std::size_t kv_token_bytes(const CheckpointIdentity& identity) {
-    return static_cast<std::size_t>(token_elements(identity)) * hdf5::type_bytes(kv_type(identity.kv_dtype));
+std::size_t kv_token_bytes(const CheckpointIdentity& identity, std::size_t group) {
+    return static_cast<std::size_t>(token_elements(identity, identity.kv_groups().at(group))) *
+           hdf5::type_bytes(kv_type(identity.kv_dtype));
 }
 
 void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress) {
@@ -240,8 +256,10 @@ KvReader::KvReader(const std::string& path, const KvFile& expected, const Checkp
         std::int64_t rows = 0;
         for (const auto& [key, range] : items_)
             rows += range.kv_end - groups_[g].first_stored(range.kv_begin, range.kv_end);
+        const GroupHeads heads = heads_of_group(identity, groups_[g], first_kv_head_, expected.num_kv_heads);
+        first_heads_.push_back(heads.first);
         const hdf5::Dims dims =
-            Block{groups_[g].num_layers, expected.num_kv_heads, rows, token_elements(identity)}.dims();
+            Block{groups_[g].num_layers, heads.count, rows, token_elements(identity, groups_[g])}.dims();
         keys_.push_back(reader_.open(dataset_name(g, false), type_, dims.size()));
         values_.push_back(reader_.open(dataset_name(g, true), type_, dims.size()));
         for (const auto* dataset : {&keys_.back(), &values_.back()}) {
@@ -278,7 +296,7 @@ void KvReader::read(const Range& item, std::size_t group, std::int64_t layer, st
     const std::int64_t first_stored = groups_[group].first_stored(item.kv_begin, item.kv_end);
     if (first < first_stored) throw std::logic_error("read_kv: positions before a window");
     const hdf5::Reader::Dataset& dataset = values ? values_[group] : keys_[group];
-    const Block start{layer, kv_head - first_kv_head_, item.first_rows[group] + first - first_stored, 0};
+    const Block start{layer, kv_head - first_heads_[group], item.first_rows[group] + first - first_stored, 0};
     const Block extent{1, 1, count, static_cast<std::int64_t>(dataset.dims[3])};
     reader_.read_block(dataset, type_, start.dims(), extent.dims(), to);
 }

@@ -17,8 +17,8 @@ namespace longhaul::engine::detail {
 /// file and the difference.
 void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress);
 
-/// Bytes of the key (or value) of one token and head in the datasets.
-[[nodiscard]] std::size_t kv_token_bytes(const CheckpointIdentity& identity);
+/// Bytes of the key (or value) of one token and head in the datasets of a group of layers.
+[[nodiscard]] std::size_t kv_token_bytes(const CheckpointIdentity& identity, std::size_t group);
 
 /// An open KV file. Use only for a file that passed verify_kv_file: the HDF5 library trusts the bytes it opens.
 class KvReader {
@@ -35,7 +35,8 @@ class KvReader {
     [[nodiscard]] const std::map<std::string, Range>& items() const { return items_; }
 
     /// Reads keys (or values) of `count` positions of an item from `first` on, [count, kv_token_bytes]. `kv_head` is
-    /// the global index. Throws std::logic_error for positions of a window that are not stored.
+    /// the global index among those of the group. Throws std::logic_error for positions of a window that are not
+    /// stored.
     void read(const Range& item, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
               std::int64_t first, std::int64_t count, std::byte* to) const;
 
@@ -46,6 +47,7 @@ class KvReader {
     hdf5::Type type_;
     std::int64_t first_kv_head_ = 0;
     std::vector<KvGroup> groups_;
+    std::vector<std::int64_t> first_heads_;             ///< by group
     std::vector<hdf5::Reader::Dataset> keys_, values_;  ///< by group
     std::map<std::string, Range> items_;
 };

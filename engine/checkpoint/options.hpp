@@ -14,6 +14,8 @@ namespace longhaul::engine {
 struct KvGroup {
     std::int64_t num_layers = 0;
     std::int64_t window = 0;  ///< sliding window; 0: a row sees all positions
+    /// As CheckpointIdentity has them, of these layers; 0: the same. A divisor of the model's KV heads.
+    std::int64_t num_kv_heads = 0, head_dim = 0;
 
     /// The first position that a round which ends at `end` stores, of those from `begin` on: a window's, and some more,
     /// so that a resume may also go on a little before the end.
@@ -43,7 +45,12 @@ struct CheckpointIdentity {
         return {job, kind, tokenizer, numerics_version, kv_dtype, 1, kv_heads, dim};
     }
     [[nodiscard]] std::vector<KvGroup> kv_groups() const {
-        return groups.empty() ? std::vector<KvGroup>{{num_layers, 0}} : groups;
+        std::vector<KvGroup> all = groups.empty() ? std::vector<KvGroup>{{num_layers, 0}} : groups;
+        for (KvGroup& group : all) {
+            if (group.num_kv_heads == 0) group.num_kv_heads = num_kv_heads;
+            if (group.head_dim == 0) group.head_dim = head_dim;
+        }
+        return all;
     }
     friend bool operator==(const CheckpointIdentity& a, const CheckpointIdentity& b) {
         const auto fields = [](const CheckpointIdentity& of) {

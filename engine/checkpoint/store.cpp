@@ -395,14 +395,17 @@ std::vector<Segment> CheckpointStore::State::find_draft_segments(const std::stri
 void CheckpointStore::State::read_segments(KvFileSet& of, const std::vector<Segment>& from, const std::string& key,
                                            const HeadRows& rows, std::int64_t first, std::int64_t count,
                                            std::byte* to) {
-    const std::size_t row_bytes = detail::kv_token_bytes(of.identity());
+    const std::size_t row_bytes = detail::kv_token_bytes(of.identity(), rows.group);
+    const KvGroup group = of.identity().kv_groups().at(rows.group);  // may have fewer heads: see FORMAT.md
+    const std::int64_t head_in_files =
+        rows.kv_head * std::max<std::int64_t>(of.identity().num_kv_heads / group.num_kv_heads, 1);
     for (const Segment& segment : from) {
         const std::int64_t begin = std::max(first, segment.begin);
         const std::int64_t end = std::min(first + count, segment.end);
         if (begin >= end) continue;
         const CommitInfo& commit = commits[segment.commit_index];
         const auto& candidates = &of == &files ? commit.kv_files : commit.draft_kv_files;
-        const KvReader& reader = of.open(*of.file_of_head(candidates, key, rows.kv_head, progress));
+        const KvReader& reader = of.open(*of.file_of_head(candidates, key, head_in_files, progress));
         reader.read(reader.items().at(key), rows.group, rows.layer, rows.kv_head, rows.values, begin, end - begin,
                     to + static_cast<std::size_t>(begin - first) * row_bytes);
     }
@@ -494,8 +497,8 @@ void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::in
         found == state_->segments.end() || found->second.empty() ? 0 : found->second.back().end;
     const CheckpointIdentity& identity = state_->identity;
     const std::array bounds{std::pair{layer, identity.kv_groups().at(group).num_layers - 1},
-                            std::pair{kv_head, identity.num_kv_heads - 1}, std::pair{first, kv_tokens},
-                            std::pair{count, kv_tokens - first}};
+                            std::pair{kv_head, identity.kv_groups().at(group).num_kv_heads - 1},
+                            std::pair{first, kv_tokens}, std::pair{count, kv_tokens - first}};
     for (const auto& [value, max] : bounds) {
         if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }

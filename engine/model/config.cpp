@@ -309,16 +309,22 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
 
 }  // namespace
 
+/// The group that a layer belongs to; the end if it is none of them.
+template <typename Groups>
+static auto group_of(const ModelConfig& config, const LayerConfig& layer, Groups& groups) {
+    return std::find_if(groups.begin(), groups.end(), [&](const ModelConfig::LayerGroup& group) {
+        return group.window == layer.attention_window && group.heads == config.heads(layer);
+    });
+}
+
 std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
     std::vector<LayerGroup> groups;
     for (const bool windowed : {false, true}) {
         for (const LayerConfig& layer : layers) {
             if ((layer.attention_window > 0) != windowed) continue;
-            const auto found = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& group) {
-                return group.window == layer.attention_window;
-            });
+            const auto found = group_of(*this, layer, groups);
             if (found == groups.end()) {
-                groups.push_back({layer.attention_window, layer.rope});
+                groups.push_back({layer.attention_window, layer.rope, heads(layer)});
             } else if (found->rope.scaling == RopeScaling::none) {
                 found->rope = layer.rope;
             }
@@ -330,12 +336,8 @@ std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
 std::vector<std::int64_t> ModelConfig::groups_of_layers() const {
     const std::vector<LayerGroup> groups = layer_groups();
     std::vector<std::int64_t> indices;
-    for (std::int64_t at = 0; at < num_layers; ++at) {
-        const auto found = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& group) {
-            return group.window == layer(at).attention_window;
-        });
-        indices.push_back(found - groups.begin());
-    }
+    for (std::int64_t at = 0; at < num_layers; ++at)
+        indices.push_back(group_of(*this, layer(at), groups) - groups.begin());
     return indices;
 }
 
@@ -370,6 +372,12 @@ std::vector<LayerPlace> ModelConfig::places_of_layers() const {
         places.push_back({g, counts[g]++});
     }
     return places;
+}
+
+std::int64_t ModelConfig::widest_head() const {
+    std::int64_t widest = 0;
+    for (const LayerConfig& layer : layers) widest = std::max(widest, heads(layer).dim);
+    return widest;
 }
 
 std::int64_t ModelConfig::longest_short_text() const {

@@ -37,6 +37,7 @@ struct RopeConfig {
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
     /// longer ones.
     std::vector<double> short_factors = {}, long_factors = {};
+    std::int64_t head_dim = 0;  ///< of the heads that it rotates; 0: the model's
 
     [[nodiscard]] std::int64_t rotated_dims(std::int64_t head_dim) const {
         return rotary_dims > 0 ? rotary_dims : head_dim;
@@ -77,6 +78,14 @@ struct ExpertConfig {
     bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
 };
 
+/// The heads of a layer's attention. The number of query heads is that of the model.
+struct HeadShape {
+    std::int64_t dim = 0;        ///< of queries and keys, and of values in the KV cache
+    std::int64_t value_dim = 0;  ///< outputs of a head's attention
+    std::int64_t num_kv_heads = 0;
+    friend bool operator==(const HeadShape&, const HeadShape&) = default;
+};
+
 /// Configuration of one layer.
 struct LayerConfig {
     NormKind norm = NormKind::rms;
@@ -92,6 +101,8 @@ struct LayerConfig {
     double block_scale = 1.0;           ///< factor on the output of each block, before it is added
     bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
+    std::int64_t head_dim = 0;          ///< 0: the model's
+    std::int64_t num_kv_heads = 0;      ///< a divisor of the model's; 0: the model's
     RopeConfig rope{};
     ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
 
@@ -154,10 +165,11 @@ struct ModelConfig {
     std::int32_t bos_id = -1;           ///< -1: none
     std::string model_type;             ///< as in config.json: "llama", "qwen3", …
 
-    /// Layers with the same window. They share a KV layout.
+    /// Layers with the same window and heads. They share a KV layout.
     struct LayerGroup {
         std::int64_t window = 0;
         RopeConfig rope{};  ///< of the first of them that has any rotation
+        HeadShape heads{};
     };
     /// The groups of the layers. If some layers see all positions, their group is the first.
     [[nodiscard]] std::vector<LayerGroup> layer_groups() const;
@@ -179,8 +191,14 @@ struct ModelConfig {
     /// of the text up to here are computed again when it grows longer. Without longrope: no text is longer.
     [[nodiscard]] std::int64_t longest_short_text() const;
     [[nodiscard]] bool has_latent_attention() const { return latent.kv_rank > 0; }
-    /// Outputs of a head's attention.
-    [[nodiscard]] std::int64_t value_dim() const { return has_latent_attention() ? latent.value_dim : head_dim; }
+    [[nodiscard]] HeadShape heads(const LayerConfig& layer) const {
+        const std::int64_t dim = layer.head_dim > 0 ? layer.head_dim : head_dim;
+        return {.dim = dim,
+                .value_dim = has_latent_attention() ? latent.value_dim : dim,
+                .num_kv_heads = layer.num_kv_heads > 0 ? layer.num_kv_heads : num_kv_heads};
+    }
+    /// Dimensions of the widest heads of a layer.
+    [[nodiscard]] std::int64_t widest_head() const;
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
     /// Rows of the learned position table; position p uses row p + 2.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }

@@ -73,7 +73,7 @@ void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvVi
                                 .slots = first.slots,
                                 .more_groups = std::span<const kernels::GroupRows>(group_rows_).subspan(1),
                                 .angles = pass_angles_,
-                                .num_angles = config_.head_dim / 2,
+                                .num_angles = config_.widest_head() / 2,
                                 .first_prompt_row = first_prompt_row_,
                                 .num_prompt_rows = num_prompt_rows_});
 }
@@ -101,8 +101,8 @@ void DecoderLayers::begin_group(std::size_t group, std::span<const ForwardRow> r
 
 void DecoderLayers::find_angles(std::size_t rope, std::span<const ForwardRow> rows) {
     Angles& angles = angles_[rope];
-    const auto half = static_cast<std::size_t>(config_.head_dim / 2);
-    angles.cos.resize(rows.size() * half);
+    const auto half = static_cast<std::size_t>(ropes_[rope].num_pairs());
+    angles.cos.resize(rows.size() * static_cast<std::size_t>(config_.widest_head() / 2));
     angles.sin.resize(angles.cos.size());
     for (std::size_t r = 0; r < rows.size(); ++r) {
         const ForwardRow& row = rows[r];
@@ -157,13 +157,13 @@ void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms
 }
 
 std::byte* DecoderLayers::queries() {
-    return context_.queries.bytes(static_cast<std::size_t>(num_rows_ * split_.num_heads * config_.head_dim) *
+    return context_.queries.bytes(static_cast<std::size_t>(num_rows_ * split_.num_heads * config_.widest_head()) *
                                   kernels::bytes_of(layout().query_type()));
 }
 
 const std::byte* DecoderLayers::attend(std::int64_t layer) {
-    const std::int64_t width =
-        config_.has_latent_attention() ? split_.query_width() : weights_[layer].output.num_inputs;
+    const std::int64_t width = config_.has_latent_attention() ? split_.query_width(config_.heads(config_.layer(layer)))
+                                                              : weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
     const float* sinks = weights_[layer].sinks ? weights_[layer].sinks.as<float>() : nullptr;

@@ -156,11 +156,11 @@ Precision Model::precision() const {
 std::span<const kernels::KvLayout> Model::kv_layouts() const {
     return state_->loaded->layouts;
 }
-std::int64_t Model::first_kv_head() const {
-    return state_->loaded->split.first_kv_head;
+const Split& Model::split() const {
+    return state_->loaded->split;
 }
-bool Model::writes_kv() const {
-    return state_->loaded->split.writes_kv;
+std::int64_t Model::first_kv_head(std::size_t group) const {
+    return split().first_kv_head_of(config().layer_groups().at(group).heads);
 }
 std::int64_t Model::resident_weight_bytes() const {
     return state_->loaded->weights.resident_bytes();

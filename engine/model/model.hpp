@@ -18,6 +18,8 @@
 
 namespace longhaul::engine {
 
+struct Split;  // engine/model/weights.hpp
+
 /// Storage type of the weights. Activations are f32 with fp32 weights and bf16 otherwise. With int4 the embedding and
 /// the head, whose errors have the largest effect, are int8.
 enum class Precision { bf16, fp32, int8, int4 };
@@ -78,9 +80,10 @@ class Model {
     /// KV layouts on this rank, one per group of layers (ModelConfig::layer_groups).
     [[nodiscard]] std::span<const kernels::KvLayout> kv_layouts() const;
     [[nodiscard]] const kernels::KvLayout& kv_layout() const { return kv_layouts().front(); }
-    [[nodiscard]] std::int64_t first_kv_head() const;  ///< global index of this rank's first KV head
-    /// Whether this rank is the lowest that holds its KV heads; that rank writes them to checkpoints.
-    [[nodiscard]] bool writes_kv() const;
+    /// This rank's part of the layers.
+    [[nodiscard]] const Split& split() const;
+    /// Global index of this rank's first KV head in the layers of a group.
+    [[nodiscard]] std::int64_t first_kv_head(std::size_t group = 0) const;
     [[nodiscard]] std::int64_t resident_weight_bytes() const;  ///< packed weights of this rank
     /// Weights that a pass of `rows` rows reads on this rank.
     [[nodiscard]] std::int64_t streamed_weight_bytes(std::int64_t rows = 1) const;

@@ -38,8 +38,8 @@ WeightTypes weight_types(Precision precision) {
 
 std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Split& split, DType dtype) {
     constexpr std::int64_t max_int8_dims = 512;
-    if (dtype == DType::int8 && config.head_dim > max_int8_dims) {
-        throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.head_dim) +
+    if (dtype == DType::int8 && config.widest_head() > max_int8_dims) {
+        throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.widest_head()) +
                          " dimensions, got int8, which goes up to " + std::to_string(max_int8_dims));
     }
     std::vector<kernels::KvLayout> layouts;
@@ -48,8 +48,8 @@ std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Sp
                            .num_layers = 0,
                            .group = std::ssize(layouts),
                            .window = group.window,
-                           .num_kv_heads = split.num_kv_heads,
-                           .head_dim = config.head_dim});
+                           .num_kv_heads = split.kv_heads(group.heads),
+                           .head_dim = group.heads.dim});
     for (const std::int64_t group : config.groups_of_layers()) ++layouts[static_cast<std::size_t>(group)].num_layers;
     return layouts;
 }
@@ -234,11 +234,13 @@ std::int64_t num_active_parameters(const ModelConfig& config) {
 
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
     const LatentConfig& latent = config.latent;
-    const std::int64_t projected = config.has_latent_attention()
-                                       ? std::max(latent.query_rank, split.num_heads * latent.query_dim())
-                                       : split.qkv_width();
+    const std::int64_t projected =
+        config.has_latent_attention() ? std::max(latent.query_rank, split.num_heads * latent.query_dim()) : 0;
     std::int64_t widest = std::max(projected, split.padded_hidden);
-    for (const LayerConfig& layer : config.layers) widest = std::max(widest, split.up_width(layer));
+    for (const LayerConfig& layer : config.layers) {
+        if (!config.has_latent_attention()) widest = std::max(widest, split.qkv_width(config.heads(layer)));
+        widest = std::max(widest, split.up_width(layer));
+    }
     return widest;
 }
 
@@ -246,11 +248,12 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
                         std::int64_t logit_rows) {
     constexpr std::int64_t f32 = 4;
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
-    const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    std::int64_t experts_of_row = 0, router_outputs = 0;
+    std::int64_t queries = 0, qkv = 0, experts_of_row = 0, router_outputs = 0;
     bool has_mlp = false, has_biases = false, has_whole_norm = false;
     for (const LayerConfig& layer : config.layers) {
+        queries = std::max(queries, split.query_width(config.heads(layer)));
+        qkv = std::max(qkv, split.qkv_width(config.heads(layer)));
         has_biases = has_biases || layer.experts.bias;
         has_whole_norm = has_whole_norm || layer.whole_norm;
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
@@ -265,8 +268,8 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
                           f32 * config.hidden_size + of_biases);
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
     const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
-                                       f32 * std::max({widest_matrix(config, split), split.qkv_width(), width}) +
-                                       f32 * heads + act * std::max(heads, widest_mlp) + of_experts +
+                                       f32 * std::max({widest_matrix(config, split), qkv, width}) + f32 * queries +
+                                       act * std::max(queries, widest_mlp) + of_experts +
                                        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
     const std::int64_t of_latents =
         config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;

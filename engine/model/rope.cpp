@@ -110,13 +110,15 @@ std::vector<float> divided_frequencies(const std::vector<float>& periods, const 
 
 }  // namespace
 
-RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_pairs_(config.head_dim / 2) {
+RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) {
     RopeConfig rope = given;
+    const std::int64_t head_dim = rope.head_dim > 0 ? rope.head_dim : config.head_dim;
+    num_pairs_ = head_dim / 2;
     if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
     query_growth_ = rope.query_growth;
     query_scale_ = rope.query_scale;
     query_period_ = rope.original_max_positions;
-    const std::int64_t dims = rope.rotated_dims(config.head_dim);
+    const std::int64_t dims = rope.rotated_dims(head_dim);
     const YarnRamp ramp(rope, dims);
     const std::vector<float> all = periods(rope, dims);
     if (rope.scaling == RopeScaling::longrope) {

@@ -40,7 +40,7 @@ class RopeTable {
 
   private:
     std::vector<float> inverse_frequencies_, long_frequencies_;
-    std::int64_t num_pairs_;          ///< of a head
+    std::int64_t num_pairs_ = 0;      ///< of a head
     std::int64_t longest_short_ = 0;  ///< longrope: texts beyond this length have the long frequencies
     float attention_factor_ = 1.0F;
     double query_growth_ = 0.0, query_scale_ = 1.0;
@@ -55,6 +55,7 @@ class RememberedAngles {
     explicit RememberedAngles(RopeTable table, std::int64_t max_positions = 32768)
         : table_(std::move(table)), max_positions_(max_positions) {}
 
+    [[nodiscard]] std::int64_t num_pairs() const { return table_.num_pairs(); }
     [[nodiscard]] float query_factor(std::int64_t position) const { return table_.query_factor(position); }
     /// Like RopeTable::fill.
     void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin);

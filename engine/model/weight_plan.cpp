@@ -66,18 +66,19 @@ class Planner {
             norm(name + "mlp_out_norm", w.mlp_out_norm, from + names_.mlp_out_norm, kind.norm);
         }
         if (kind.head_norm) {
-            const auto gain = [&](const std::string& tensor) { return whole(from + tensor + ".weight", c_.head_dim); };
+            const auto gain = [&](const std::string& tensor) { return whole(from + tensor + ".weight", c_.heads(kind).dim); };
             head_norm(name + "query_norm", w.query_norm, gain(names_.query_norm), kind, kind.query_scale);
             head_norm(name + "key_norm", w.key_norm, gain(names_.key_norm), kind, 1.0);
         } else if (kind.whole_norm) {
-            const std::int64_t dim = c_.head_dim;
+            const HeadShape heads = c_.heads(kind);
+            const std::int64_t dim = heads.dim;
             head_norm(name + "query_norm", w.query_norm,
                       rows(from + names_.query_norm + ".weight", c_.num_heads * dim, 1, s_.first_head * dim,
-                           s_.query_width()),
+                           s_.query_width(heads)),
                       kind, 1.0);
             head_norm(name + "key_norm", w.key_norm,
-                      rows(from + names_.key_norm + ".weight", c_.num_kv_heads * dim, 1, s_.first_kv_head * dim,
-                           s_.kv_width()),
+                      rows(from + names_.key_norm + ".weight", heads.num_kv_heads * dim, 1, s_.first_kv_head_of(heads) * dim,
+                           s_.kv_width(heads)),
                       kind, 1.0);
         }
         if (c_.has_latent_attention()) {
@@ -85,7 +86,9 @@ class Planner {
         } else {
             column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
         }
-        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.value_dim(), s_.value_width());
+        const HeadShape heads = c_.heads(kind);
+        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * heads.value_dim,
+                     s_.value_width(heads));
         if (kind.experts.count > 0) {
             experts(kind.experts, from, name, w);
             if (c_.shared_intermediate_size > 0)
@@ -259,7 +262,7 @@ class Planner {
     /// Adds the rows `heads` of q or k. Their dimensions are ordered such that i and i + head_dim / 2 are a pair:
     /// rotated ones first in each half, if a head is rotated in part (a dot product does not depend on the order).
     void add_heads(std::vector<TensorPart>& parts, const TensorPart& heads, const LayerConfig& kind) const {
-        const std::int64_t dim = c_.head_dim, rotated = kind.rope.rotated_dims(dim);
+        const std::int64_t dim = c_.heads(kind).dim, rotated = kind.rope.rotated_dims(dim);
         if (rotated == dim && !kind.rope.interleaved) {
             parts.push_back(heads);
             return;
@@ -284,7 +287,8 @@ class Planner {
 
     [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* suffix, std::int64_t columns,
                                               const LayerConfig& kind) const {
-        const std::int64_t dim = c_.head_dim, q_rows = c_.num_heads * dim, kv_rows = c_.num_kv_heads * dim;
+        const HeadShape heads = c_.heads(kind);
+        const std::int64_t dim = heads.dim, q_rows = c_.num_heads * dim, kv_rows = heads.num_kv_heads * dim;
         const std::int64_t all = q_rows + 2 * kv_rows;
         /// `first`: of this rank; `before`: rows of the fused tensor before this matrix.
         const auto part = [&](const std::string& name, std::int64_t of, std::int64_t first, std::int64_t count,
@@ -292,11 +296,11 @@ class Planner {
             if (!c_.fused_qkv) return rows(from + name + suffix, of, columns, first, count);
             return rows(from + names_.query + suffix, all, columns, before + first, count);
         };
-        const std::int64_t first_kv = s_.first_kv_head * dim;
+        const std::int64_t first_kv = s_.first_kv_head_of(heads) * dim;
         std::vector<TensorPart> parts;
-        add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(), 0), kind);
-        add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(), q_rows), kind);
-        parts.push_back(part(names_.value, kv_rows, first_kv, s_.kv_width(), q_rows + kv_rows));
+        add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(heads), 0), kind);
+        add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(heads), q_rows), kind);
+        parts.push_back(part(names_.value, kv_rows, first_kv, s_.kv_width(heads), q_rows + kv_rows));
         return parts;
     }
 
@@ -383,12 +387,15 @@ class Planner {
 }  // namespace
 
 std::string Split::obstacle(const ModelConfig& config, std::int64_t size) {
-    const std::int64_t width = config.num_heads * config.value_dim();
     if (config.num_heads % size != 0) return std::to_string(config.num_heads) + " query heads do not divide by it";
-    if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0)
-        return std::to_string(config.num_kv_heads) + " KV heads neither divide by it nor divide it";
-    if (size > 1 && width % 16 != 0)
-        return "the heads' total width " + std::to_string(width) + " is not a multiple of 16";
+    for (const LayerConfig& layer : config.layers) {
+        const HeadShape heads = config.heads(layer);
+        if (heads.num_kv_heads % size != 0 && size % heads.num_kv_heads != 0)
+            return std::to_string(heads.num_kv_heads) + " KV heads neither divide by it nor divide it";
+        const std::int64_t width = config.num_heads * heads.value_dim;
+        if (size > 1 && width % 16 != 0)
+            return "the heads' total width " + std::to_string(width) + " is not a multiple of 16";
+    }
     return "";
 }
 
@@ -401,8 +408,6 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     num_kv_heads = std::max<std::int64_t>(config.num_kv_heads / size, 1);
     first_kv_head = rank * config.num_kv_heads / size;
     writes_kv = rank == 0 || (rank - 1) * config.num_kv_heads / size != first_kv_head;
-    head_dim = config.head_dim;
-    value_dim = config.value_dim();
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
     expert_intermediate = kernels::padded_inputs(config.expert_intermediate_size) / size;

@@ -25,24 +25,27 @@ namespace longhaul::engine {
 struct Split {
     std::int64_t rank = 0, size = 1;
     std::int64_t num_heads = 0, first_head = 0;        ///< query heads
-    std::int64_t num_kv_heads = 0, first_kv_head = 0;  ///< replicated if there are fewer KV heads than ranks
+    std::int64_t num_kv_heads = 0, first_kv_head = 0;  ///< of the model's; replicated if there are fewer than ranks
     bool writes_kv = true;                             ///< whether this is the lowest rank with its KV heads
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
     std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
     std::int64_t shared_intermediate = 0;              ///< likewise of the shared expert
-    std::int64_t head_dim = 0;
-    std::int64_t value_dim = 0;  ///< outputs of a head's attention
-    std::int64_t vocab = 0;      ///< rows of embedding and head on this rank, padding included
+    std::int64_t vocab = 0;                            ///< rows of embedding and head on this rank, padding included
 
     Split(const ModelConfig& config, int rank, int size);
 
-    [[nodiscard]] std::int64_t query_width() const { return num_heads * head_dim; }
+    /// KV heads of a layer that this rank has, and the first of them.
+    [[nodiscard]] std::int64_t kv_heads(const HeadShape& of) const {
+        return std::max<std::int64_t>(of.num_kv_heads / size, 1);
+    }
+    [[nodiscard]] std::int64_t first_kv_head_of(const HeadShape& of) const { return rank * of.num_kv_heads / size; }
+    [[nodiscard]] std::int64_t query_width(const HeadShape& of) const { return num_heads * of.dim; }
     /// Inputs of the output projection.
-    [[nodiscard]] std::int64_t value_width() const { return num_heads * value_dim; }
-    [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads * head_dim; }
+    [[nodiscard]] std::int64_t value_width(const HeadShape& of) const { return num_heads * of.value_dim; }
+    [[nodiscard]] std::int64_t kv_width(const HeadShape& of) const { return kv_heads(of) * of.dim; }
     /// Queries, keys and values of a row; without latent attention the outputs of the QKV matrix.
-    [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+    [[nodiscard]] std::int64_t qkv_width(const HeadShape& of) const { return query_width(of) + 2 * kv_width(of); }
     /// Outputs of the first matrix of a layer's widest MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
         if (layer.experts.count == 0) return layer.num_up() * intermediate;

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "engine/bytes.hpp"
+#include "engine/model/weights.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -122,9 +123,10 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob layer) {
     };
     target.identity = options_.identity;
     target.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
-    target.first_kv_head = model_.first_kv_head();
-    target.num_kv_heads = model_.kv_layout().num_kv_heads;
-    submit(target, model_.config().num_kv_heads, model_.writes_kv());
+    const Split& split = model_.split();
+    target.first_kv_head = split.first_kv_head;
+    target.num_kv_heads = split.num_kv_heads;
+    submit(target, model_.config().num_kv_heads, split.writes_kv);
     if (!layer_kind_) return;
     layer.identity = options_.identity.of_drafter(layer_kind_->kind, layer_kind_->num_kv_heads, layer_kind_->head_dim);
     layer.kv_name = draft_kv_file_name(options_.replica, options_.epoch, round_, group_.rank());

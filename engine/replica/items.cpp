@@ -104,10 +104,10 @@ void Replica::State::restore_kv(Sequence& sequence) {
 void Replica::State::restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group,
                                    std::int64_t first, std::int64_t end, std::int64_t& done) {
     // A stretch is in the files of one round, so each file is opened once.
+    const std::int64_t first_head = model.first_kv_head(group);
     const HeadReader read = [&](std::int64_t layer, std::int64_t head, bool values, std::int64_t from,
                                 std::int64_t count, std::byte* to) {
-        hooks.store->read_kv(sequence.item.checkpoint_key, group, layer, model.first_kv_head() + head, values, from,
-                             count, to);
+        hooks.store->read_kv(sequence.item.checkpoint_key, group, layer, first_head + head, values, from, count, to);
     };
     done = first;
     for (std::size_t i = 0; done < end; ++i) {

@@ -51,8 +51,10 @@ double kv_bytes(const Model& model, std::int64_t tokens) {
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {
     const auto head = static_cast<double>(c.vocab_size * c.hidden_size);
     const double body = static_cast<double>(num_active_parameters(c)) - head * (c.tied_embeddings ? 1 : 2);
-    const double attention = 2.0 * static_cast<double>(c.num_layers * c.num_heads * c.head_dim) *
-                             static_cast<double>(context + (prompt ? rows / 2 : 0));
+    std::int64_t heads_width = 0;
+    for (std::int64_t at = 0; at < c.num_layers; ++at) heads_width += c.num_heads * c.heads(c.layer(at)).dim;
+    const double attention =
+        2.0 * static_cast<double>(heads_width) * static_cast<double>(context + (prompt ? rows / 2 : 0));
     return 2.0 * (static_cast<double>(rows) * (body + attention) + static_cast<double>(prompt ? 1 : rows) * head);
 }
 

@@ -120,6 +120,9 @@ void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["query_heads"] = config.num_heads;
     json["kv_heads"] = config.num_kv_heads;
     json["head_dim"] = config.head_dim;
+    const engine::HeadShape heads = config.layer_groups().front().heads;
+    if (heads.dim != config.head_dim || heads.num_kv_heads != config.num_kv_heads)
+        json["full_attention"] = {{"kv_heads", heads.num_kv_heads}, {"head_dim", heads.dim}};
     if (config.has_latent_attention()) json["latent_attention"] = describe_latents(config.latent);
     json["vocab_size"] = config.vocab_size;
 }

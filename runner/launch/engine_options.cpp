@@ -160,10 +160,11 @@ static void check_ranking(const Settings& settings, const engine::ModelConfig& c
         throw UsageError(
             "partial-cache-mode: expected dynamic, window or full with verify = " + settings.verify.name() +
             ", got static; the model has sliding windows, which a resume does not restore so far back");
-    if (settings.tensor_parallel <= config.num_kv_heads) return;
+    const std::int64_t kv_heads = groups.front().heads.num_kv_heads;
+    if (settings.tensor_parallel <= kv_heads) return;
     throw UsageError("partial-cache-mode: expected window or full with verify = " + settings.verify.name() +
                      " and tensor-parallel = " + std::to_string(settings.tensor_parallel) + ", got " +
-                     settings.partial_cache_mode + "; the model has " + std::to_string(config.num_kv_heads) +
+                     settings.partial_cache_mode + "; the model has " + std::to_string(kv_heads) +
                      " key-value heads, and ranks that share one rank its positions differently");
 }
 

@@ -192,10 +192,10 @@ std::int64_t kv_share(std::int64_t available_bytes) {
 /// Throws UsageError if the device has no attention over heads as wide as the model's.
 void check_head_dim(const Settings& settings, const engine::ModelConfig& config, const kernels::Device& device) {
     const std::int64_t most = device.max_head_dim(kv_dtype_of(settings));
-    if (config.head_dim <= most) return;
+    if (config.widest_head() <= most) return;
     throw UsageError(InputError::format(
         settings.origins.of("kv-precision"), "kv-precision",
-        "a type with which heads may have " + std::to_string(config.head_dim) + " dimensions",
+        "a type with which heads may have " + std::to_string(config.widest_head()) + " dimensions",
         in_quotes(settings.kv_precision), "with this one a GPU takes at most " + std::to_string(most)));
 }
 
@@ -334,16 +334,15 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;
         const bool quantized = part.precision == engine::Precision::int8 || part.precision == engine::Precision::int4;
-        operations = std::max(
-            operations,
-            device.operation_bytes(part.layouts.front(),
-                                   {.rows = max_rows(settings),
-                                    .positions = part.config.max_positions,
-                                    .q_heads = part.split.num_heads,
-                                    .ranks = settings.tensor_parallel,
-                                    .logit_rows = logit_rows,
-                                    .widest_quantized = quantized ? engine::widest_matrix(part.config, part.split) : 0,
-                                    .decided_vocab = decides ? vocab : 0}));
+        const kernels::PassSize pass{.rows = max_rows(settings),
+                                     .positions = part.config.max_positions,
+                                     .q_heads = part.split.num_heads,
+                                     .ranks = settings.tensor_parallel,
+                                     .logit_rows = logit_rows,
+                                     .widest_quantized = quantized ? engine::widest_matrix(part.config, part.split) : 0,
+                                     .decided_vocab = decides ? vocab : 0};
+        for (const kernels::KvLayout& layout : part.layouts)
+            operations = std::max(operations, device.operation_bytes(layout, pass));
     }
     return bytes + operations;
 }

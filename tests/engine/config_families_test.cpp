@@ -175,7 +175,7 @@ TEST(ConfigFamilies, LatentAttentionHasOneKvHead) {
     EXPECT_EQ(v3.num_kv_heads, 1);
     EXPECT_EQ(v3.head_dim, 512 + 64);
     EXPECT_EQ(v3.latent.query_rank, 1536);
-    EXPECT_EQ(v3.value_dim(), 128);
+    EXPECT_EQ(v3.heads(v3.layer(0)).value_dim, 128);
     EXPECT_EQ(v3.rope().rotary_dims, 64);
     EXPECT_EQ(v3.max_positions, 163840);
     EXPECT_NEAR(v3.rope().query_scale / std::sqrt(576.0), 0.1352337788608801, 1e-12) << "as transformers scales";
@@ -192,7 +192,7 @@ TEST(ConfigFamilies, LatentAttentionHasOneKvHead) {
     EXPECT_EQ(load_family("kimi_k2", "DeepseekV3ForCausalLM", R"({"n_group": 1, "topk_group": 1})").head_dim, 576);
     const ModelConfig flash = load_family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "{}");
     EXPECT_EQ(flash.latent.query_dim(), 256);
-    EXPECT_EQ(flash.value_dim(), 256);
+    EXPECT_EQ(flash.heads(flash.layer(0)).value_dim, 256);
     EXPECT_EQ(flash.layer(0).experts.count, 0);
     EXPECT_EQ(flash.layer(1).experts.per_token, 4);
 }
