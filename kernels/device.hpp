@@ -228,6 +228,13 @@ struct GroupRows {
     std::span<const KvSlot> slots;  ///< where the keys and values of each row are stored; page == nullptr: not stored
 };
 
+/// Arguments of Device::head_norm.
+struct HeadGains {
+    const float* q = nullptr;
+    const float* k = nullptr;
+    const float* v = nullptr;
+};
+
 /// Angles that rotate the queries and keys of a pass: f32 [slots, head_dim / 2] each, of the layouts that use them.
 /// There is memory for [slots, num_angles].
 struct PassAngles {
@@ -382,6 +389,8 @@ class Device {
     virtual void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
     /// x[i] *= factor, f32.
     virtual void scale(float* x, float factor, std::int64_t count) = 0;
+    /// x[i] = cap - 2 cap / (1 + exp(x[i] * (2 / cap))), which is cap * tanh(x[i] / cap), f32. cap: above 0.
+    virtual void soft_cap(float* x, float cap, std::int64_t count) = 0;
 
     /// y[r, n] = sum_k W[n, k] x[r, k] over this matrix's slices, in the order of numerics.hpp.
     /// x: act [num_rows, x_stride] with x_stride >= w.num_inputs and zeros beyond the real inputs; y: f32 [num_rows,
@@ -468,10 +477,10 @@ class Device {
     /// them once here, not in each layer.
     virtual void begin_pass(const PassRows& pass) = 0;
 
-    /// rms_norm of every head of q and k, in place, each with its gain, f32 [head_dim]. qkv: as in rope_store, with
-    /// num_rows rows.
+    /// rms_norm of every head of q, k and v, in place, each with its gain, f32 [head_dim]; v stays as it is if it has
+    /// none. qkv: as in rope_store, with num_rows rows.
     virtual void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                           const float* q_gain, const float* k_gain, float eps) = 0;
+                           const HeadGains& gains, float eps) = 0;
 
     /// squares[r, h] = sum of the squares of head h of q, and then of k, for a norm over all of them: f32 [num_rows,
     /// of.num_q + of.num_kv]. Zero for heads that another rank counts, so the ranks' parts may be added in any order.

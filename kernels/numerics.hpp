@@ -29,6 +29,7 @@
 //   the sum is rounded to the query type (int8 KV: quantized like a query). score = its q·k as in attention, with scale
 //   1; tensor cores are not used for it.
 // Weighted sums of rows (the experts of a mixture, ascending): each product and each addition is rounded.
+// Soft cap of logits: see Device::soft_cap; each operation is rounded.
 // Sum over the vocabulary in the logits pipeline (probabilities, eta's entropy; f64): 1024 lanes, token v in lane v
 //   modulo 1024, ascending; the lanes are added as a balanced tree (i with i+512, +256, …, +1). Filtered tokens add
 //   nothing. Only the prefix of top-p is summed one by one, by descending probability, ties by ascending id. A

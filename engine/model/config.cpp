@@ -28,6 +28,7 @@ struct DefaultSizes {
     std::int64_t positions = 0;
 };
 constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
+constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
 
 /// Supported architectures and what their config.json must contain.
 struct Architecture {
@@ -146,6 +147,9 @@ constexpr Architecture architectures[] = {
     {"gemma3_text", "Gemma3ForCausalLM", "hidden_activation", gelu, gelu, detail::read_gemma3_layers, "", gemma3_sizes},
     {"gemma3", "Gemma3ForConditionalGeneration", "hidden_activation", gelu, gelu, detail::read_gemma3_layers,
      "text_config", gemma3_sizes},
+    {"gemma4_text", "Gemma4ForCausalLM", "hidden_activation", gelu, gelu, detail::read_gemma4_layers, "", gemma4_sizes},
+    {"gemma4", "Gemma4ForConditionalGeneration", "hidden_activation", gelu, gelu, detail::read_gemma4_layers,
+     "text_config", gemma4_sizes},
     {"phi3", "Phi3ForCausalLM", "hidden_act", "silu", "swish", detail::read_phi3_layers},
     {"opt", "OPTForCausalLM", "activation_function", "relu", "relu", detail::read_opt_layers},
 };
@@ -403,10 +407,13 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_dtype(top, config);
     of.read_layers(body, config);
     if (config.model_type == "mistral3") read_tied_embeddings(top, body, folder, config);
-    const bool is_gemma = config.norm_adds_one;
+    const bool is_gemma = config.rounds_embedding_scale;
     if (!is_gemma && !config.learned_positions) stretch_context(config);
-    for (LayerConfig& layer : config.layers) {  // a window that is not shorter than the context is none
-        if (layer.attention_window >= config.max_positions) layer.attention_window = 0;
+    // A window that is not shorter than the context is none. Layers of other heads stay a group of their own.
+    const auto has_own_heads = [](const LayerConfig& layer) { return layer.head_dim > 0; };
+    const bool one_kind = std::none_of(config.layers.begin(), config.layers.end(), has_own_heads);
+    for (LayerConfig& layer : config.layers) {
+        if (one_kind && layer.attention_window >= config.max_positions) layer.attention_window = 0;
     }
     read_special_ids(top, body, folder, config);
     return config;

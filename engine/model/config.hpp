@@ -11,14 +11,23 @@ namespace longhaul::engine {
 
 /// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
 /// positions are learned, or only other layers see them (NoPE).
-enum class RopeScaling { standard, linear, llama3, yarn, none, longrope };  // in fingerprints: append only
+/// proportional: the pairs behind the first rotary_dims / 2 stand still; frequencies are those of the whole head.
+enum class RopeScaling {
+    standard,
+    linear,
+    llama3,
+    yarn,
+    none,
+    longrope,
+    proportional
+};  // in fingerprints: append only
 
 /// Rotary position embedding (RoPE). `standard` is Hugging Face's "default". Fields that a scaling does not use keep
 /// their default.
 struct RopeConfig {
     RopeScaling scaling = RopeScaling::standard;
     double theta = 10000.0;
-    double factor = 1.0;                      ///< linear, llama3, yarn, longrope
+    double factor = 1.0;                      ///< linear, llama3, yarn, longrope, proportional
     double low_freq_factor = 1.0;             ///< llama3
     double high_freq_factor = 4.0;            ///< llama3
     std::int64_t original_max_positions = 0;  ///< llama3, yarn, longrope; 0: the model's max_positions
@@ -39,8 +48,9 @@ struct RopeConfig {
     std::vector<double> short_factors = {}, long_factors = {};
     std::int64_t head_dim = 0;  ///< of the heads that it rotates; 0: the model's
 
-    [[nodiscard]] std::int64_t rotated_dims(std::int64_t head_dim) const {
-        return rotary_dims > 0 ? rotary_dims : head_dim;
+    /// Dimensions of a head that frequencies count.
+    [[nodiscard]] std::int64_t rotated_dims(std::int64_t dim) const {
+        return rotary_dims > 0 && scaling != RopeScaling::proportional ? rotary_dims : dim;
     }
     friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
@@ -76,6 +86,10 @@ struct ExpertConfig {
     std::int64_t num_groups = 1, best_groups = 1;
     bool bias = false;     ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
     bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
+    bool by_rows = false;  ///< stacked, row by row, and all gates of an expert come before its ups
+    /// Router, experts and shared expert have norms of their own on their inputs, and both outputs are normed before
+    /// they are added. The weight of an expert is multiplied with a scale of its own.
+    bool own_norms = false;
 };
 
 /// The heads of a layer's attention. The number of query heads is that of the model.
@@ -99,6 +113,9 @@ struct LayerConfig {
     bool whole_norm = false;            ///< instead: on all heads of q together, and on all of k
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
     double block_scale = 1.0;           ///< factor on the output of each block, before it is added
+    bool value_norm = false;            ///< RMS norm on every head of v, without gain; needs head_norm
+    bool keys_are_values = false;       ///< v is projected as k is (and neither normed by its gain nor rotated)
+    bool output_scale = false;          ///< the residual stream is multiplied by a number of the files after the layer
     bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     std::int64_t head_dim = 0;          ///< 0: the model's
@@ -134,7 +151,7 @@ struct LatentConfig {
     [[nodiscard]] std::int64_t query_dim() const { return nope_dim + rope_dim; }
 };
 
-/// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 3, differ from it as these fields say) or
+/// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 4, differ from it as these fields say) or
 /// of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
@@ -155,6 +172,7 @@ struct ModelConfig {
     double embedding_scale = 1.0;         ///< factor on the embeddings of tokens
     bool rounds_embedding_scale = false;  ///< to the type of the weights, as transformers does for Gemma
     double logits_scale = 1.0;            ///< factor on the logits
+    double logit_cap = 0.0;               ///< soft cap: logits are cap * tanh(logit / cap); 0: none
     bool norm_adds_one = false;           ///< the gains of RMS norms are stored less 1
     bool fused_qkv = false;               ///< q, k and v are one tensor in the files
     bool fused_gate_up = false;           ///< and gate and up are one

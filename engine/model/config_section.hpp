@@ -66,6 +66,9 @@ struct Section {
 /// config.json.
 RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig& model, double default_theta);
 
+/// The same for heads of `head_dim` dimensions; the type is "proportional" or "default".
+RopeConfig read_proportional_rope(const Section& rope, std::int64_t head_dim, double default_theta);
+
 /// The section with the RoPE parameters: rope_parameters in transformers 5, before that rope_scaling beside rope_theta.
 /// If both are present, Hugging Face uses the older name; an empty section counts as absent.
 Section rope_section(const Section& top);
@@ -95,6 +98,7 @@ void read_olmo3_layers(const Section& top, ModelConfig& config);
 void read_minimax_m2_layers(const Section& top, ModelConfig& config);
 void read_gpt_oss_layers(const Section& top, ModelConfig& config);
 void read_gemma3_layers(const Section& top, ModelConfig& config);
+void read_gemma4_layers(const Section& top, ModelConfig& config);
 void read_granite_layers(const Section& top, ModelConfig& config);
 void read_smollm3_layers(const Section& top, ModelConfig& config);
 void read_seed_oss_layers(const Section& top, ModelConfig& config);

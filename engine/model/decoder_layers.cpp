@@ -27,6 +27,13 @@ kernels::Gate gate_of(const LayerConfig& kind) {
     return kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
 }
 
+/// The numbers of a vector of weights.
+std::vector<float> on_host(kernels::Device& device, const Buffer& vector) {
+    std::vector<float> values(vector.num_bytes() / sizeof(float));
+    if (vector) device.download(values.data(), vector.data(), vector.num_bytes());
+    return values;
+}
+
 }  // namespace
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
@@ -39,17 +46,23 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
-        const bool known =
-            kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm) &&
-            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) && !(kind.head_norm && kind.whole_norm) &&
-            !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
+        const bool known = kind.gated == (kind.activation != Activation::relu) &&
+                           ((kind.query_scale == 1.0 && !kind.value_norm) || kind.head_norm) &&
+                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
+                           !(kind.head_norm && kind.whole_norm) &&
+                           !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
     for (const LayerWeights& w : weights) {
-        std::vector<float>& correction =
-            score_corrections_.emplace_back(w.score_correction.num_bytes() / sizeof(float));
-        if (w.score_correction)
-            context.device.download(correction.data(), w.score_correction.data(), w.score_correction.num_bytes());
+        score_corrections_.push_back(on_host(context.device, w.score_correction));
+        expert_scales_.push_back(on_host(context.device, w.expert_scales));
+        output_scales_.push_back(on_host(context.device, w.output_scale));
+    }
+    const auto norms_values = [](const LayerConfig& kind) { return kind.value_norm; };
+    if (std::any_of(config.layers.begin(), config.layers.end(), norms_values)) {
+        const std::vector<float> ones(static_cast<std::size_t>(config.widest_head()), 1.0F);
+        value_gain_ = Buffer(context.device, ones.size() * sizeof(float));
+        context.device.upload(value_gain_.data(), ones.data(), value_gain_.num_bytes());
     }
     for (const RopeConfig& rope : config.ropes()) ropes_.emplace_back(RopeTable(config, rope));
     angles_.resize(ropes_.size());
@@ -138,14 +151,16 @@ const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, R
                                      : context_.normalised(norm, rows);
 }
 
+/// The rows x, f32 [rows, hidden].
+void DecoderLayers::norm_in_place(const Norm& norm, float* x) {
+    apply_norm(context_.device, norm, x, num_rows_, config_.hidden_size, kernels::DType::f32,
+               reinterpret_cast<std::byte*>(x), config_.hidden_size);
+}
+
 // Sets rows.to_add to `sum` plus the bias, normed if the block's output has a norm, times the layer's factor. For
 // post-norm layers, adds it and applies the norm.
 void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* sum,
                                 Residual& rows) {
-    const auto norm_in_place = [&](const Norm& norm, float* x) {
-        apply_norm(context_.device, norm, x, rows.num_rows, rows.width, kernels::DType::f32,
-                   reinterpret_cast<std::byte*>(x), rows.width);
-    };
     if (bias) context_.device.add_bias(sum, bias.as<float>(), rows.num_rows, rows.width);
     if (kind.norms_outputs()) norm_in_place(norms.out, sum);
     if (kind.block_scale != 1.0)
@@ -180,7 +195,10 @@ void DecoderLayers::norm_heads(std::int64_t layer, float* qkv) {
     const auto *const q_gain = q_norm.gain.as<float>(), *const k_gain = weights_[layer].key_norm.gain.as<float>();
     const std::int64_t q_heads = split_.num_heads;
     if (!config_.layer(layer).whole_norm)
-        return device.head_norm(layout, qkv, num_rows_, q_heads, q_gain, k_gain, q_norm.eps);
+        return device.head_norm(
+            layout, qkv, num_rows_, q_heads,
+            {.q = q_gain, .k = k_gain, .v = config_.layer(layer).value_norm ? value_gain_.as<float>() : nullptr},
+            q_norm.eps);
     const kernels::WholeHeads of{.num_q = config_.num_heads,
                                  .num_kv = config_.num_kv_heads,
                                  .first_q = split_.first_head,
@@ -266,7 +284,8 @@ ExpertRouting DecoderLayers::choose_experts(std::int64_t layer, const std::byte*
     if (w.router_bias) context_.device.add_bias(on_device, w.router_bias.as<float>(), num_rows_, router.num_outputs);
     context_.device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device),
                              logits.size() * sizeof(float));
-    return route(logits, config_.layer(layer).experts, score_corrections_[static_cast<std::size_t>(layer)]);
+    const auto at = static_cast<std::size_t>(layer);
+    return route(logits, config_.layer(layer).experts, score_corrections_[at], expert_scales_[at]);
 }
 
 // y = what `matrix` of each expert makes of the expert's copies x, act [copies, x_stride].
@@ -291,17 +310,17 @@ void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& rou
     context_.device.add(y, of_copies, size);
 }
 
-// out = sum over a row's experts of weight * MLP of that expert, plus the shared expert. The ranks' parts are added up
+// out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up
 // for each expert, before the weighted sum: a sum over experts and ranks together would have other bits for another
 // number of ranks.
-void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, float* out) {
+void DecoderLayers::compute_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input,
+                                    float* out) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     const auto element = static_cast<std::int64_t>(kernels::bytes_of(context_.act));
     const std::int64_t stride = w.router.num_inputs, width = split_.expert_intermediate, hidden = config_.hidden_size;
 
-    const ExpertRouting routing = choose_experts(layer, input);
     const std::int64_t num_copies = std::ssize(routing.rows);
     std::byte* copies = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
     device.gather(reinterpret_cast<const float*>(input), routing.rows, stride * element / 4,
@@ -316,24 +335,51 @@ void DecoderLayers::compute_experts(std::int64_t layer, const std::byte* input, 
     context_.sums.all_reduce(sums, num_copies * hidden);
     add_expert_bias(w.experts_down_bias, routing, hidden, sums);
     device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
-    if (!w.gate_up.data) return;
-    float* shared = context_.expert_sums.floats(num_rows_ * hidden);
-    compute_mlp(layer, input, shared);
-    device.add(out, shared, num_rows_ * hidden);
 }
 
-// x += MLP(norm(x))
-void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+// The output of a block: its MLP, or its experts plus the shared expert, f32 [rows, hidden].
+float* DecoderLayers::compute_mlps(std::int64_t layer, Residual& rows) {
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
     float* out = context_.sum.floats(num_rows_ * rows.width);
-    if (kind.experts.count > 0) {
-        compute_experts(layer, input, out);
-    } else {
+    if (kind.experts.count == 0) {
         compute_mlp(layer, input, out);
+        return out;
     }
+    compute_experts(layer, choose_experts(layer, input), input, out);
+    if (w.gate_up.data) {
+        float* shared = context_.expert_sums.floats(num_rows_ * rows.width);
+        compute_mlp(layer, input, shared);
+        context_.device.add(out, shared, num_rows_ * rows.width);
+    }
+    return out;
+}
+
+// The same if router, experts and shared expert norm the rows each for itself, and their outputs are normed.
+float* DecoderLayers::compute_normed_mlps(std::int64_t layer, Residual& rows) {
+    const LayerWeights& w = weights_[layer];
+    const ExpertRouting routing = choose_experts(layer, context_.normalised(w.router_norm, rows));
+    float* out = context_.sum.floats(num_rows_ * rows.width);
+    compute_experts(layer, routing, context_.normalised(w.expert_norm, rows), out);
+    norm_in_place(w.expert_out_norm, out);
+    float* shared = context_.expert_sums.floats(num_rows_ * rows.width);
+    compute_mlp(layer, context_.normalised(w.mlp_norm, rows), shared);
+    norm_in_place(w.shared_out_norm, shared);
+    context_.device.add(out, shared, num_rows_ * rows.width);
+    return out;
+}
+
+// x += MLP(norm(x)), with another norm on that if the layer has one; then x *= output scale
+void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+    const LayerWeights& w = weights_[layer];
+    const LayerConfig& kind = config_.layer(layer);
+    float* out = kind.experts.own_norms ? compute_normed_mlps(layer, rows) : compute_mlps(layer, rows);
     leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, out, rows);
+    const std::vector<float>& scale = output_scales_[static_cast<std::size_t>(layer)];
+    if (scale.empty()) return;
+    context_.add(rows);
+    context_.device.scale(rows.x, scale.front(), num_rows_ * rows.width);
 }
 
 void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps, LayerInput input) {

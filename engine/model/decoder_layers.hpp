@@ -73,11 +73,14 @@ class DecoderLayers {
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     void find_angles(std::size_t rope, std::span<const ForwardRow> rows);
     std::byte* queries();
+    void norm_in_place(const Norm& norm, float* x);
     ExpertRouting choose_experts(std::int64_t layer, const std::byte* input);
     void multiply_copies(std::span<const Expert> experts, kernels::Matrix Expert::*matrix, const ExpertRouting& routing,
                          const std::byte* x, std::int64_t x_stride, float* y);
     void add_expert_bias(const kernels::Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y);
-    void compute_experts(std::int64_t layer, const std::byte* input, float* out);
+    void compute_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input, float* out);
+    float* compute_mlps(std::int64_t layer, Residual& rows);
+    float* compute_normed_mlps(std::int64_t layer, Residual& rows);
     void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);
@@ -87,11 +90,13 @@ class DecoderLayers {
     const Split& split_;
     LatentAttention latent_;
     std::span<const LayerWeights> weights_;
-    std::vector<RememberedAngles> ropes_;                ///< by ModelConfig::ropes_of_layers
-    kernels::KvLayout first_layout_;                     ///< of the first group
-    std::vector<kernels::KvLayout> layouts_;             ///< by layer
-    std::vector<LayerPlace> places_;                     ///< likewise
-    std::vector<std::vector<float>> score_corrections_;  ///< by layer; empty if it has none
+    std::vector<RememberedAngles> ropes_;     ///< by ModelConfig::ropes_of_layers
+    kernels::KvLayout first_layout_;          ///< of the first group
+    std::vector<kernels::KvLayout> layouts_;  ///< by layer
+    std::vector<LayerPlace> places_;          ///< likewise
+    /// On the host, by layer; empty if it has none.
+    std::vector<std::vector<float>> score_corrections_, expert_scales_, output_scales_;
+    kernels::Buffer value_gain_;  ///< ones, of LayerConfig::value_norm
     std::function<void()> hook_;
     std::function<void(const LayerQueries&)> before_attention_;
 

@@ -111,7 +111,8 @@ class Chooser {
 
 }  // namespace
 
-ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction) {
+ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction,
+                    std::span<const float> scales) {
     const auto count = static_cast<std::size_t>(experts.count), per_row = static_cast<std::size_t>(experts.per_token);
     const std::size_t num_rows = logits.size() / count;
     Chooser chooser(experts, correction);
@@ -121,7 +122,9 @@ ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, 
         const std::span<const std::int32_t> chosen = chooser.choose(logits.subspan(row * count, count));
         const std::vector<float> weights = chooser.weights(chosen);
         for (std::size_t i = 0; i < per_row; ++i) {
-            routing.terms.push_back({.row = chosen[i], .weight = weights[i]});  // the expert's copy follows below
+            const float scale = scales.empty() ? 1.0F : scales[static_cast<std::size_t>(chosen[i])];
+            // The expert's copy follows below.
+            routing.terms.push_back({.row = chosen[i], .weight = weights[i] * scale});
             ++routing.first_copies[chosen[i] + 1];
         }
     }

@@ -23,7 +23,9 @@ struct ExpertRouting {
 /// Each row goes to the experts with its highest logits (RouterScore::sigmoid: scores plus `correction`), in the best
 /// groups if there are several; of equal ones the lower wins, and NaN counts as -infinity. Weights are experts.scale
 /// times the scores, which sum to 1 over the chosen ones if `experts.normalized`; NaN in a row that has NaN or
-/// +infinity. logits: [rows, experts], correction: [experts], host memory.
-ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction = {});
+/// +infinity. Then they are multiplied by the experts' `scales`, if there are any. logits: [rows, experts], correction
+/// and scales: [experts], host memory.
+ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction = {},
+                    std::span<const float> scales = {});
 
 }  // namespace longhaul::engine

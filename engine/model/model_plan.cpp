@@ -311,6 +311,15 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     if (is_granite || config.model_type == "smollm3" || config.model_type == "seed_oss") writer.put(layer.mlp_bias);
 }
 
+void put_gemma4(const ModelConfig& config, ByteWriter& writer) {
+    put_blocks(config, writer);
+    for (const ModelConfig::LayerGroup& group : config.layer_groups()) {
+        for (const std::int64_t value : {group.heads.dim, group.heads.num_kv_heads}) writer.put(value);
+    }
+    writer.put(config.layers.back().keys_are_values);
+    writer.put(config.logit_cap);
+}
+
 }  // namespace
 
 std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights) {
@@ -363,6 +372,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",   "seed_oss",
                                       "granite",  "glm4",    "olmo2",    "olmo3",      "minimax_m2"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
+    if (config.model_type.starts_with("gemma4")) put_gemma4(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }

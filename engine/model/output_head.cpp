@@ -46,6 +46,7 @@ Logits OutputHead::logits(const float* x, std::int64_t num_rows, const Norm& nor
     const auto product = [&](float* local) {
         context_.device.matmul(weights_.head_or_embedding(), input, stride, num_rows, local);
         if (config_.logits_scale != 1.0) context_.device.scale(local, static_cast<float>(config_.logits_scale), count);
+        if (config_.logit_cap > 0) context_.device.soft_cap(local, static_cast<float>(config_.logit_cap), count);
     };
     if (split_.size > 1) {
         float* local = local_.floats(count);

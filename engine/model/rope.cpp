@@ -137,6 +137,11 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) {
             case RopeScaling::llama3:
                 inverse_frequencies_.push_back(llama3_frequency(frequency, rope));
                 break;
+            case RopeScaling::proportional:
+                inverse_frequencies_.push_back(static_cast<std::int64_t>(2 * i) < rope.rotary_dims
+                                                   ? frequency / static_cast<float>(rope.factor)
+                                                   : 0.0F);
+                break;
             case RopeScaling::none:
                 inverse_frequencies_.push_back(0.0F);  // cos = 1 and sin = 0 everywhere
                 break;

@@ -134,4 +134,21 @@ RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig&
     return config;
 }
 
+RopeConfig read_proportional_rope(const Section& rope, std::int64_t head_dim, double default_theta) {
+    RopeConfig config;
+    config.head_dim = head_dim;
+    config.theta = rope.positive_or("rope_theta", default_theta, 1e30, 1.0);
+    const std::string type = rope.text_or("rope_type", "proportional");
+    if (type == "default") return config;
+    if (type != "proportional") rope.refuse("rope_type", R"("default" or "proportional")");
+    config.scaling = RopeScaling::proportional;
+    config.factor = rope.positive_or("factor", 1.0, 1e6);
+    constexpr std::string_view key = "partial_rotary_factor";
+    const double share = rope.positive_or(key, 1.0, 1.0);
+    config.rotary_dims = 2 * static_cast<std::int64_t>(std::floor(share * static_cast<double>(head_dim) / 2.0));
+    if (config.rotary_dims == 0)
+        rope.refuse(key, "a share that gives two or more of " + std::to_string(head_dim) + " dimensions");
+    return config;
+}
+
 }  // namespace longhaul::engine::detail

@@ -93,6 +93,12 @@ MatrixView grouped_view(const GroupedMatrix& groups, std::int64_t rows, std::int
 
 MatrixView require_of_stack(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                             std::int64_t columns, StackPlace place) {
+    if (place.by_rows)
+        return {.rows = rows,
+                .columns = columns,
+                .index = place.index,
+                .tensor = name,
+                .elements = &tensors.require(name, {place.count, rows, columns})};
     const std::string blocks = name + "_blocks", scales = name + "_scales";
     if (tensors.contains(blocks) || tensors.contains(scales))
         return grouped_view(require_mxfp4_stack(tensors, name, rows, columns, place.count, place.index), rows, columns);
@@ -145,7 +151,7 @@ class Reader {
     }
 
     void float_row(std::int64_t r) const {
-        const std::int64_t first = row(r) * matrix_.columns + range_.first_column;
+        const std::int64_t first = (matrix_.index * matrix_.rows + row(r)) * matrix_.columns + range_.first_column;
         for (std::int64_t i = 0; i < range_.num_columns; ++i) to(r)[i] = element_of(*matrix_.elements, first + i);
     }
 
@@ -181,9 +187,12 @@ std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_
     }
     if (form == StoredForm::grouped && !groups.elements.is_row_major())
         return {elements->data, static_cast<std::size_t>(elements->num_bytes)};
-    const std::int64_t row_bytes =
-        form == StoredForm::grouped ? groups.elements.row_stride * 4 : elements->num_bytes / (rows * columns) * columns;
-    return {elements->data + (groups.rows_before + first_row) * row_bytes,
+    const std::int64_t in_stack = elements->shape.size() == 3 ? elements->shape.front() : 1;
+    const std::int64_t row_bytes = form == StoredForm::grouped
+                                       ? groups.elements.row_stride * 4
+                                       : elements->num_bytes / (in_stack * rows * columns) * columns;
+    const std::int64_t rows_before = form == StoredForm::grouped ? groups.rows_before : index * rows;
+    return {elements->data + (rows_before + first_row) * row_bytes,
             static_cast<std::size_t>((end_row - first_row) * row_bytes)};
 }
 

@@ -25,6 +25,7 @@ enum class StoredForm : std::uint8_t {
 struct StackPlace {
     std::int64_t count = 0;  ///< 0: the tensor is one matrix
     std::int64_t index = 0;
+    bool by_rows = false;  ///< floats [count, rows, columns]; false: [count, columns, rows], or MXFP4
 };
 
 struct MatrixView {
@@ -45,7 +46,7 @@ struct MatrixView {
 ///
 /// The scales of tensor "X", of BF16, F16 or F32, are "X_scale_inv" or "X_scale": one for all, one for each row, or one
 /// for each block of 128 rows and columns. Other tensors: find_grouped, require_mxfp4_stack; another stack "X" has
-/// floats [count, columns, rows]. Throws InputError.
+/// floats (StackPlace). Throws InputError.
 MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                           std::int64_t columns, StackPlace place = {});
 

@@ -21,8 +21,11 @@ struct TensorNames {
     std::vector<std::string>
         up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
     std::string down;
+    std::string output_scale;      ///< LayerConfig::output_scale; the whole name
     std::string router, experts;   ///< experts: prefix of each one's number
     std::string score_correction;  ///< whole name
+    /// ExpertConfig::own_norms; the first two are whole names.
+    std::string router_norm, expert_scales, expert_norm, expert_out_norm, shared_out_norm;
     std::vector<std::string> expert_up;
     std::string expert_down;
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
@@ -56,9 +59,15 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .mlp_norm = "post_attention_layernorm",
             .up = {"mlp.gate_proj", "mlp.up_proj"},
             .down = "mlp.down_proj",
+            .output_scale = "",
             .router = "mlp.gate",
             .experts = "mlp.experts.",
             .score_correction = "mlp.gate.e_score_correction_bias",
+            .router_norm = "",
+            .expert_scales = "",
+            .expert_norm = "",
+            .expert_out_norm = "",
+            .shared_out_norm = "",
             .expert_up = {"gate_proj", "up_proj"},
             .expert_down = "down_proj",
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
@@ -137,6 +146,25 @@ inline TensorNames gemma3_tensor_names(const std::string& prefix = "") {
     return names;
 }
 
+inline TensorNames gemma4_tensor_names(const std::string& layers_of = "model.") {
+    TensorNames names = gemma3_tensor_names();
+    names.embedding = layers_of + "embed_tokens";
+    names.final_norm = layers_of + "norm";
+    names.layers = layers_of + "layers.";
+    names.output_scale = "layer_scalar";
+    names.router = "router.proj";
+    names.router_norm = "router.scale";
+    names.expert_scales = "router.per_expert_scale";
+    names.experts = "experts.";
+    names.expert_up = {"gate_up_proj"};
+    names.expert_norm = "pre_feedforward_layernorm_2";
+    names.expert_out_norm = "post_feedforward_layernorm_2";
+    names.shared_up = names.up;  // the MLP beside the experts
+    names.shared_down = names.down;
+    names.shared_out_norm = "post_feedforward_layernorm_1";
+    return names;
+}
+
 inline TensorNames opt_tensor_names() {
     return {.embedding = "model.decoder.embed_tokens",
             .positions = "model.decoder.embed_positions",
@@ -162,9 +190,15 @@ inline TensorNames opt_tensor_names() {
             .mlp_norm = "final_layer_norm",
             .up = {"fc1"},
             .down = "fc2",
+            .output_scale = "",
             .router = "",
             .experts = "",
             .score_correction = "",
+            .router_norm = "",
+            .expert_scales = "",
+            .expert_norm = "",
+            .expert_out_norm = "",
+            .shared_out_norm = "",
             .expert_up = {},
             .expert_down = "",
             .shared_up = {},
@@ -180,6 +214,7 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames glm4 = glm4_tensor_names(), glm4_moe = glm4_moe_tensor_names();
     static const TensorNames latent = latent_tensor_names(), olmo = olmo_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
+    static const TensorNames gemma4_text = gemma4_tensor_names(), gemma4 = gemma4_tensor_names("model.language_model.");
     if (config.has_latent_attention()) return latent;
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
@@ -190,6 +225,8 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     if (config.model_type == "glm4") return glm4;
     if (config.model_type == "glm4_moe") return glm4_moe;
     if (config.model_type == "gemma3_text") return gemma3_text;
+    if (config.model_type == "gemma4_text") return gemma4_text;
+    if (config.model_type == "gemma4") return gemma4;
     return config.model_type == "gemma3" ? gemma3 : llama;
 }
 

@@ -66,7 +66,9 @@ class Planner {
             norm(name + "mlp_out_norm", w.mlp_out_norm, from + names_.mlp_out_norm, kind.norm);
         }
         if (kind.head_norm) {
-            const auto gain = [&](const std::string& tensor) { return whole(from + tensor + ".weight", c_.heads(kind).dim); };
+            const auto gain = [&](const std::string& tensor) {
+                return whole(from + tensor + ".weight", c_.heads(kind).dim);
+            };
             head_norm(name + "query_norm", w.query_norm, gain(names_.query_norm), kind, kind.query_scale);
             head_norm(name + "key_norm", w.key_norm, gain(names_.key_norm), kind, 1.0);
         } else if (kind.whole_norm) {
@@ -93,6 +95,7 @@ class Planner {
             experts(kind.experts, from, name, w);
             if (c_.shared_intermediate_size > 0)
                 mlp(kind, {c_.shared_intermediate_size, s_.shared_intermediate}, from, name, w);
+            if (kind.experts.own_norms) expert_norms(kind, from, name, w);
         } else {
             mlp(kind, {c_.intermediate_size, s_.intermediate}, from, name, w);
         }
@@ -100,6 +103,7 @@ class Planner {
         if (kind.output_bias) {
             vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
+        if (kind.output_scale) vector(name + "output_scale", w.output_scale, {whole(from + names_.output_scale, 1)});
         if (kind.sinks)
             vector(name + "sinks", w.sinks, {rows(from + names_.sinks, c_.num_heads, 1, s_.first_head, s_.num_heads)});
     }
@@ -199,7 +203,7 @@ class Planner {
         for (std::int64_t number = 0; number < kind.count; ++number) {
             const std::string to = name + "experts." + std::to_string(number) + ".";
             const std::string tensors = from + names_.experts + (kind.stacked ? "" : std::to_string(number) + ".");
-            const StackPlace place{kind.stacked ? kind.count : 0, number};
+            const StackPlace place{kind.stacked ? kind.count : 0, number, kind.by_rows};
             Expert& expert = w.experts[static_cast<std::size_t>(number)];
             column_parallel(to + "gate_up", expert.gate_up, types_.layers,
                             kind.stacked
@@ -211,6 +215,16 @@ class Planner {
         }
         for (std::size_t i = first; i < plans_.size(); ++i) plans_[i].of_experts = kind;
         plans_.back().completes = &w;  // the last of them
+    }
+
+    void expert_norms(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w) {
+        w.router_norm.eps = static_cast<float>(c_.norm_eps);
+        vector(name + "router_norm", w.router_norm.gain, {whole(from + names_.router_norm, c_.hidden_size)});
+        plans_.back().scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.hidden_size)));
+        vector(name + "expert_scales", w.expert_scales, {whole(from + names_.expert_scales, kind.experts.count)});
+        norm(name + "expert_norm", w.expert_norm, from + names_.expert_norm, kind.norm);
+        norm(name + "expert_out_norm", w.expert_out_norm, from + names_.expert_out_norm, kind.norm);
+        norm(name + "shared_out_norm", w.shared_out_norm, from + names_.shared_out_norm, kind.norm);
     }
 
     /// Of all experts, which are in stacks: those of an expert's two matmuls, one expert after another.
@@ -229,14 +243,17 @@ class Planner {
         vector(name + "experts_down_bias", w.experts_down_bias, std::move(down));
     }
 
-    /// Gate rows, then up rows, of a tensor in which they alternate.
+    /// Gate rows, then up rows, of a stack's matrix, in which they alternate unless it is stored by rows.
     [[nodiscard]] std::vector<TensorPart> gates_and_ups(const std::string& tensor, std::int64_t columns, MlpWidth width,
                                                         StackPlace place) const {
         std::vector<TensorPart> parts;
         for (const std::int64_t first : {0, 1}) {
-            TensorPart& part = parts.emplace_back(
-                rows(tensor, 2 * width.whole, columns, 2 * s_.rank * width.local + first, width.local));
-            part.row_step = 2;
+            const std::int64_t mine = s_.rank * width.local;
+            TensorPart& part =
+                parts.emplace_back(rows(tensor, 2 * width.whole, columns,
+                                        place.by_rows ? first * width.whole + mine : 2 * mine + first, width.local));
+            part.row_step = place.by_rows ? 1 : 2;
+            part.end_row = place.by_rows ? (first + 1) * width.whole : 0;
             part.stack = place;
         }
         return parts;
@@ -300,7 +317,8 @@ class Planner {
         std::vector<TensorPart> parts;
         add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(heads), 0), kind);
         add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(heads), q_rows), kind);
-        parts.push_back(part(names_.value, kv_rows, first_kv, s_.kv_width(heads), q_rows + kv_rows));
+        parts.push_back(part(kind.keys_are_values ? names_.key : names_.value, kv_rows, first_kv, s_.kv_width(heads),
+                             q_rows + kv_rows));
         return parts;
     }
 

@@ -329,7 +329,7 @@ WeightRows RandomSource::matrix(const TensorPart& part) {
 }
 
 std::vector<float> RandomSource::vector(const TensorPart& part) {
-    const bool is_gain = part.tensor.ends_with(".weight");
+    const bool is_gain = part.tensor.ends_with(".weight") || part.tensor.find("scal") != std::string::npos;
     return std::vector<float>(static_cast<std::size_t>(part.present_rows()), is_gain ? 1.0F : 0.0F);
 }
 

@@ -102,6 +102,10 @@ struct LayerWeights {
     // none.
     kernels::Matrix router;  // [experts, hidden], replicated
     kernels::Buffer router_bias, score_correction, experts_up_bias, experts_down_bias;
+    // With ExpertConfig::own_norms. The router's gain includes hidden^-1/2; expert_scales: f32 [experts].
+    Norm router_norm, expert_norm, expert_out_norm, shared_out_norm;
+    kernels::Buffer expert_scales;
+    kernels::Buffer output_scale;  // f32 [1]; empty if the model has none
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };

@@ -108,6 +108,14 @@ void CpuDevice::scale(float* x, float factor, std::int64_t count) {
     });
 }
 
+void CpuDevice::soft_cap(float* x, float cap, std::int64_t count) {
+    Team::mine().run(threads_for(count, elements_per_thread / 2), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(count);
+        table_.soft_cap(x, cap, first, end);
+    });
+}
+
 void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     Team::mine().run(threads_for(num_rows * dim, 4 * elements_per_thread), [&](Member& member) {
         const FlushDenormals flush;

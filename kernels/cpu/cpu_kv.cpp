@@ -193,7 +193,7 @@ std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
 }
 
 void CpuDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                          const float* q_gain, const float* k_gain, float eps) {
+                          const HeadGains& gains, float eps) {
     const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
     const std::int64_t width = (q_heads + 2 * kv_heads) * dim;
     const auto norm = [&](float* heads, std::int64_t count, const float* gain) {
@@ -210,8 +210,10 @@ void CpuDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_r
         const FlushDenormals flush;
         const auto [first, end] = member.share_of(num_rows);
         for (std::int64_t r = first; r < end; ++r) {
-            norm(qkv + r * width, q_heads, q_gain);
-            norm(qkv + r * width + q_heads * dim, kv_heads, k_gain);
+            float* const keys = qkv + r * width + q_heads * dim;
+            norm(qkv + r * width, q_heads, gains.q);
+            norm(keys, kv_heads, gains.k);
+            if (gains.v != nullptr) norm(keys + kv_heads * dim, kv_heads, gains.v);
         }
     });
 }

@@ -308,6 +308,8 @@ struct KernelTable {
     // By Gate.
     void (*gate_mul[num_gates])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*gate[num_gates])(const GatedJob& job);
+    /// Elements [first, end) of x.
+    void (*soft_cap)(float* x, float cap, std::int64_t first, std::int64_t end);
     void (*rotate)(const RotateJob& job);
 
     /// Packs the unit's queries into scratch.q_words.

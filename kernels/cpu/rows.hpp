@@ -328,6 +328,17 @@ void gate_rows(const GatedJob& job) {
     }
 }
 
+/// Device::soft_cap of elements [first, end).
+template <class Isa>
+void soft_cap(float* x, float cap, std::int64_t first, std::int64_t end) {
+    using Floats = typename Isa::Floats;
+    const Floats slope = Isa::all(2.0F / cap), twice = Isa::all(2.0F * cap);
+    for (std::int64_t i = first; i < end; i += Isa::width) {
+        const Floats e = exp_of<Isa>(Isa::mul(load_some<Isa>(x + i, end - i), slope));
+        store_some<Isa>(x + i, end - i, Isa::sub(Isa::all(cap), Isa::div(twice, Isa::add(Isa::all(1.0F), e))));
+    }
+}
+
 /// y[i] = x[i] cos[i] - x[i + half] sin[i], y[i + half] = x[i + half] cos[i] + x[i] sin[i], each operation rounded.
 template <class Isa>
 void rotate_row(const RotateJob& job) {

@@ -108,6 +108,7 @@ struct Variant {
             .gate_mul = {gate_mul_rows<Isa, Gate::silu>, gate_mul_rows<Isa, Gate::gelu>,
                          gate_mul_rows<Isa, Gate::swiglu_oai>},
             .gate = {gate_rows<Isa, Gate::silu>, gate_rows<Isa, Gate::gelu>, gate_rows<Isa, Gate::swiglu_oai>},
+            .soft_cap = soft_cap<Isa>,
             .rotate = rotate_row<Isa>,
             .attention_begin = begin,
             .attention_chunk = chunk,

@@ -100,6 +100,7 @@ class CudaDevice final : public Device {
                        float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
+    void soft_cap(float* x, float cap, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
                      const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
@@ -120,8 +121,8 @@ class CudaDevice final : public Device {
     [[nodiscard]] std::int64_t max_head_dim(DType kv) const override { return kv == DType::bf16 ? 640 : 512; }
     [[nodiscard]] std::int64_t operation_bytes(const KvLayout& layout, const PassSize& pass) const override;
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
-    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
-                   const float* k_gain, float eps) override;
+    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                   const HeadGains& gains, float eps) override;
     void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                       const WholeHeads& of, float* squares) override;
     void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,

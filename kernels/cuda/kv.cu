@@ -120,23 +120,23 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     store_token<count>(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
 }
 
-/// Heads of queries and keys to be normed in place; pointers to device memory.
+/// Heads to be normed in place; pointers to device memory.
 struct HeadNormArgs {
     float* qkv;  ///< [rows, (q_heads + 2 kv_heads) * head_dim]
-    const float* q_gain;
-    const float* k_gain;
+    HeadGains gains;
     int q_heads, kv_heads, head_dim;
     float eps;
 };
 
-/// Grid [rows, heads / heads_per_block]; one warp per head of queries and keys. Lanes 0 to 15 add the squares.
+/// Grid [rows, heads / heads_per_block]; one warp per head that is normed. Lanes 0 to 15 add the squares.
 __global__ void __launch_bounds__(warp_size* heads_per_block) head_norm_kernel(HeadNormArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
-    if (head >= args.q_heads + args.kv_heads) return;
+    const int keys_end = args.q_heads + args.kv_heads;
+    if (head >= keys_end + (args.gains.v != nullptr ? args.kv_heads : 0)) return;
     const std::int64_t num_heads = args.q_heads + 2 * args.kv_heads;
     float* const x = args.qkv + (std::int64_t{blockIdx.x} * num_heads + head) * args.head_dim;
-    const float* const gain = head < args.q_heads ? args.q_gain : args.k_gain;
+    const float* const gain = head < args.q_heads ? args.gains.q : head < keys_end ? args.gains.k : args.gains.v;
     float sum = 0.0F;
     for (int i = lane; lane < 16 && i < args.head_dim; i += 16) sum = __fmaf_rn(x[i], x[i], sum);
     sum = __shfl_sync(full_warp, lane_tree(sum), 0);
@@ -221,17 +221,13 @@ std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
 }
 
 void CudaDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                           const float* q_gain, const float* k_gain, float eps) {
+                           const HeadGains& gains, float eps) {
     if (num_rows == 0) return;
-    const auto heads = static_cast<unsigned>(q_heads + layout.num_kv_heads);
+    const auto heads = static_cast<unsigned>(q_heads + (gains.v != nullptr ? 2 : 1) * layout.num_kv_heads);
     const dim3 grid(static_cast<unsigned>(num_rows), (heads + heads_per_block - 1) / heads_per_block);
-    const HeadNormArgs args{qkv,
-                            q_gain,
-                            k_gain,
-                            static_cast<int>(q_heads),
-                            static_cast<int>(layout.num_kv_heads),
-                            static_cast<int>(layout.head_dim),
-                            eps};
+    const HeadNormArgs args{
+        qkv, gains, static_cast<int>(q_heads), static_cast<int>(layout.num_kv_heads), static_cast<int>(layout.head_dim),
+        eps};
     launch(state_->stream, head_norm_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
 }
 

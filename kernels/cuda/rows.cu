@@ -288,6 +288,13 @@ __global__ void __launch_bounds__(max_row_threads) scale_kernel(float* x, float 
         x[i] = __fmul_rn(x[i], factor);
 }
 
+__global__ void __launch_bounds__(max_row_threads) soft_cap_kernel(float* x, float cap, std::int64_t count) {
+    const float slope = 2.0F / cap, twice = 2.0F * cap;
+    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+        x[i] = cap - twice / (1.0F + exp_of(__fmul_rn(x[i], slope)));
+}
+
 __global__ void __launch_bounds__(max_row_threads)
     add_columns_kernel(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
                        const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) {
@@ -384,6 +391,12 @@ void CudaDevice::scale(float* x, float factor, std::int64_t count) {
     if (count == 0) return;
     const Cover cover(1, count, 1);
     launch(state_->stream, scale_kernel, dim3(std::min(cover.grid.x, 65535U)), cover.block, 0, x, factor, count);
+}
+
+void CudaDevice::soft_cap(float* x, float cap, std::int64_t count) {
+    if (count == 0) return;
+    const Cover cover(1, count, 1);
+    launch(state_->stream, soft_cap_kernel, dim3(std::min(cover.grid.x, 65535U)), cover.block, 0, x, cap, count);
 }
 
 void CudaDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {

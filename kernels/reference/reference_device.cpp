@@ -141,6 +141,12 @@ void ReferenceDevice::scale(float* x, float factor, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
+void ReferenceDevice::soft_cap(float* x, float cap, std::int64_t count) {
+    const FlushDenormals flush;
+    const float slope = 2.0F / cap;
+    for (std::int64_t i = 0; i < count; ++i) x[i] = cap - 2.0F * cap / (1.0F + exp_of(x[i] * slope));
+}
+
 void ReferenceDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -208,15 +214,17 @@ void ReferenceDevice::round_rows(const float* x, std::int64_t num_rows, std::int
 }
 
 void ReferenceDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                                const float* q_gain, const float* k_gain, float eps) {
+                                const HeadGains& gains, float eps) {
     const std::int64_t dim = layout.head_dim;
     const std::int64_t width = (q_heads + 2 * layout.num_kv_heads) * dim;
     const auto norm = [&](float* heads, std::int64_t count, const float* gain) {
         rms_norm(heads, gain, eps, count, dim, DType::f32, reinterpret_cast<std::byte*>(heads), dim);
     };
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        norm(qkv + r * width, q_heads, q_gain);
-        norm(qkv + r * width + q_heads * dim, layout.num_kv_heads, k_gain);
+        float* const keys = qkv + r * width + q_heads * dim;
+        norm(qkv + r * width, q_heads, gains.q);
+        norm(keys, layout.num_kv_heads, gains.k);
+        if (gains.v != nullptr) norm(keys + layout.num_kv_heads * dim, layout.num_kv_heads, gains.v);
     }
 }
 

@@ -33,6 +33,7 @@ class ReferenceDevice final : public HostDevice {
                        float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
+    void soft_cap(float* x, float cap, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
@@ -44,8 +45,8 @@ class ReferenceDevice final : public HostDevice {
                     std::int64_t out_stride) override;
     void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
-    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
-                   const float* k_gain, float eps) override;
+    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                   const HeadGains& gains, float eps) override;
     void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                       const WholeHeads& of, float* squares) override;
     void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,

@@ -104,6 +104,10 @@ void TimedDevice::scale(float* x, float factor, std::int64_t count) {
     timed("additions", 0, 0, [&] { inner_.scale(x, factor, count); });
 }
 
+void TimedDevice::soft_cap(float* x, float cap, std::int64_t count) {
+    timed("soft cap", 0, 0, [&] { inner_.soft_cap(x, cap, count); });
+}
+
 void TimedDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     timed("additions", 0, 0, [&] { inner_.add_bias(x, bias, num_rows, dim); });
 }
@@ -152,8 +156,8 @@ void TimedDevice::begin_pass(const kernels::PassRows& pass) {
 }
 
 void TimedDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                            const float* q_gain, const float* k_gain, float eps) {
-    timed("norms", 0, 0, [&] { inner_.head_norm(layout, qkv, num_rows, q_heads, q_gain, k_gain, eps); });
+                            const kernels::HeadGains& gains, float eps) {
+    timed("norms", 0, 0, [&] { inner_.head_norm(layout, qkv, num_rows, q_heads, gains, eps); });
 }
 
 void TimedDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,

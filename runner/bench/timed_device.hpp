@@ -81,6 +81,7 @@ class TimedDevice final : public kernels::Device {
                        std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
+    void soft_cap(float* x, float cap, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
@@ -98,7 +99,7 @@ class TimedDevice final : public kernels::Device {
     [[nodiscard]] std::int64_t kv_pages_together(const kernels::KvLayout& layout) const override;
     void begin_pass(const kernels::PassRows& pass) override;
     void head_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                   const float* q_gain, const float* k_gain, float eps) override;
+                   const kernels::HeadGains& gains, float eps) override;
     void head_squares(const kernels::KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                       const kernels::WholeHeads& of, float* squares) override;
     void whole_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,

@@ -47,6 +47,8 @@ const char* scaling_name(engine::RopeScaling scaling) {
             return "yarn";
         case engine::RopeScaling::longrope:
             return "longrope";
+        case engine::RopeScaling::proportional:
+            return "proportional";
         case engine::RopeScaling::none:
             return "none";
     }
@@ -61,11 +63,14 @@ Json describe_rope(const engine::RopeConfig& rope) {
     return json;
 }
 
-/// Layers with the same window.
+/// Layers with the same window and heads.
 Json describe_groups(const engine::ModelConfig& config) {
     Json groups = Json::array();
-    for (const auto& group : config.layer_groups())
+    for (const auto& group : config.layer_groups()) {
         groups.push_back({{"layers", 0}, {"window", group.window}, {"rope", describe_rope(group.rope)}});
+        if (group.heads.num_kv_heads != config.num_kv_heads) groups.back()["kv_heads"] = group.heads.num_kv_heads;
+        if (group.heads.dim != config.head_dim) groups.back()["head_dim"] = group.heads.dim;
+    }
     for (const std::int64_t group : config.groups_of_layers()) {
         Json& layers = groups[static_cast<std::size_t>(group)]["layers"];
         layers = layers.get<std::int64_t>() + 1;
@@ -120,9 +125,6 @@ void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["query_heads"] = config.num_heads;
     json["kv_heads"] = config.num_kv_heads;
     json["head_dim"] = config.head_dim;
-    const engine::HeadShape heads = config.layer_groups().front().heads;
-    if (heads.dim != config.head_dim || heads.num_kv_heads != config.num_kv_heads)
-        json["full_attention"] = {{"kv_heads", heads.num_kv_heads}, {"head_dim", heads.dim}};
     if (config.has_latent_attention()) json["latent_attention"] = describe_latents(config.latent);
     json["vocab_size"] = config.vocab_size;
 }

@@ -152,6 +152,50 @@ TEST(Checkpoint, PositionsBehindWhichATextGoesOn) {
     EXPECT_EQ(item.usable_positions(600, identity), 0);
 }
 
+/// The first group has a head for every two of the model's; a rank without the first of these has none of it.
+TEST(Checkpoint, GroupsMayHaveFewerAndWiderHeads) {
+    CheckpointIdentity identity = small_identity();
+    identity.groups = {{1, 0, 2, 12}, {1, 0}};
+    CheckpointIdentity wide = identity;
+    wide.head_dim = 12;
+    const FastFiles fast;
+    for (const std::vector<HeadRange>& ranks :
+         {std::vector<HeadRange>{{0, 4}}, {{0, 2}, {2, 2}}, {{0, 1}, {1, 1}, {2, 1}, {3, 1}}}) {
+        const TemporaryFolder folder;
+        PretendedReplica replica(folder.path(), 0, 0, ranks, identity);
+        replica.start("a", 30);
+        std::vector<KvFile> files;
+        for (const auto& [first, count] : ranks) {
+            const KvExport read = [&, first = first](std::size_t group, const kernels::KvBox& box, std::byte* to,
+                                                     std::size_t head_stride) {
+                for (std::int64_t head = 0; head < box.num_heads; ++head, to += head_stride)
+                    fill_kv(group == 0 ? wide : identity, "a", static_cast<std::int64_t>(group),
+                            (group == 0 ? first / 2 : first) + box.first_head + head, box.values, box.first, box.count,
+                            to);
+            };
+            const int rank = static_cast<int>(files.size());
+            files.push_back(write_kv_file(folder.path(), kv_file_name(0, 0, 0, rank), identity, first, count,
+                                          {{"a", 0, 49, read}}));
+        }
+        write_commit(folder.path(), replica.commit(20, std::move(files)));
+        CheckpointStore store(folder.path(), identity, 0);
+        const auto item = store.restore("a");
+        ASSERT_TRUE(item && item->kv_tokens == 49);
+        for (const std::int64_t group : {0, 1}) {
+            const CheckpointIdentity& of = group == 0 ? wide : identity;
+            const std::int64_t num_heads = group == 0 ? 2 : 4;
+            std::vector<std::byte> got(static_cast<std::size_t>(49 * of.head_dim) * 2), expected(got.size());
+            for (std::int64_t head = 0; head < num_heads; ++head) {
+                store.read_kv("a", static_cast<std::size_t>(group), 0, head, true, 0, 49, got.data());
+                fill_kv(of, "a", group, head, true, 0, 49, expected.data());
+                EXPECT_EQ(got, expected) << ranks.size() << " ranks, group " << group << ", head " << head;
+            }
+            EXPECT_THROW(store.read_kv("a", static_cast<std::size_t>(group), 0, num_heads, true, 0, 1, got.data()),
+                         std::logic_error);
+        }
+    }
+}
+
 TEST(Checkpoint, FloatsOverSeveralChunks) {
     CheckpointIdentity identity = small_identity();
     identity.kv_dtype = "f32";

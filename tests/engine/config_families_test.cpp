@@ -89,6 +89,50 @@ TEST(ConfigFamilies, Gemma3WithImages) {
     EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{1, 106}));
 }
 
+/// As published: 31B, but for its number of layers, and 26B-A4B.
+TEST(ConfigFamilies, Gemma4HasTwoKindsOfHeads) {
+    Json published = Json::parse(R"({"hidden_act": "DELETE", "vocab_size": "DELETE", "eos_token_id": [1, 106],
+        "vision_config": {}, "text_config": {"model_type": "gemma4_text", "hidden_size": 5376, "intermediate_size": 21504,
+            "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256,
+            "global_head_dim": 512, "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024,
+            "max_position_embeddings": 262144, "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
+            "use_bidirectional_attention": "vision", "rope_parameters": {
+                "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}}})");
+    const auto read = [&] { return load_family("gemma4", "Gemma4ForConditionalGeneration", published.dump()); };
+    const ModelConfig dense = read();
+    EXPECT_EQ(dense.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 1, 1, 0, 1, 0}));
+    EXPECT_EQ(dense.layer_groups()[0].heads, (HeadShape{512, 512, 4}));
+    EXPECT_EQ(dense.layer_groups()[1].heads, (HeadShape{256, 256, 16}));
+    EXPECT_EQ(dense.layer_groups()[1].window, 1024);
+    EXPECT_EQ(dense.layer(0).query_scale, 16.0);
+    EXPECT_TRUE(dense.layer(5).keys_are_values && dense.layer(5).value_norm && !dense.layer(0).keys_are_values);
+    EXPECT_EQ(dense.logit_cap, 30.0);
+    EXPECT_TRUE(dense.tied_embeddings && !dense.norm_adds_one && !dense.has_experts());
+    const RopeTable wide(dense, dense.layer(5).rope);
+    EXPECT_EQ(wide.num_pairs(), 256);
+    EXPECT_GT(wide.inverse_frequencies()[63], 0.0F);
+    EXPECT_EQ(wide.inverse_frequencies()[64], 0.0F);
+
+    published["text_config"].update({{"enable_moe_block", true},
+                                     {"num_experts", 128},
+                                     {"top_k_experts", 8},
+                                     {"moe_intermediate_size", 704},
+                                     {"intermediate_size", 2112},
+                                     {"sliding_window", 262144}});
+    const ModelConfig experts = read();
+    EXPECT_EQ(experts.layer(0).experts.count, 128);
+    EXPECT_EQ(experts.shared_intermediate_size, 2112);
+    EXPECT_EQ(experts.layer_groups().size(), 2U) << "of other heads, although no window is shorter than the context";
+
+    // As transformers 5 writes it.
+    Json& text = published["text_config"];
+    text["per_layer_config"] = {{"5", {{"head_dim", 512}, {"num_key_value_heads", 4}}},
+                                {"7", {{"head_dim", 512}, {"num_key_value_heads", 4}}}};
+    text.erase("global_head_dim");
+    EXPECT_EQ(read().layer_groups()[0].heads, (HeadShape{512, 512, 4}));
+}
+
 /// As published: the text model says neither whether its tables are tied nor what kind of RoPE it has.
 TEST(ConfigFamilies, MistralSmallWithImages) {
     const ModelConfig config = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"hidden_act": "DELETE",
@@ -419,6 +463,32 @@ const BadFamily bad_families[] = {
      "text_config: expected an object, got nothing"},
     {"gemma3", "Gemma3ForConditionalGeneration", R"({"text_config": {"num_hidden_layers": -1}})",
      "text_config.num_hidden_layers: expected an integer from 1 to 4096, got -1"},
+    {"gemma4_text", "Gemma4ForCausalLM", "{}",
+     "hidden_size_per_layer_input: expected 0: embeddings per layer, as in E2B and E4B, are not in this version, got "
+     "nothing"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 1})",
+     "num_kv_shared_layers: expected 0: layers that share keys and values, as in E2B and E4B, are not in this version, "
+     "got 1"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "all"})",
+     R"(use_bidirectional_attention: expected null or "vision", got "all")"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "num_key_value_heads": 4,
+        "attention_k_eq_v": true, "num_global_key_value_heads": 3})",
+     "num_global_key_value_heads: expected a divisor of num_key_value_heads = 4, got 3"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "global_head_dim": 7})",
+     "global_head_dim: expected an even number, got 7"},
+    {"gemma4_text", "Gemma4ForCausalLM",
+     R"({"hidden_size_per_layer_input": 0, "per_layer_config": {"0": {"head_dim": 16}}})",
+     "per_layer_config: expected full_attention layers alone, got an object of 1"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "enable_moe_block": true,
+        "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8})",
+     "top_k_experts: expected at most num_experts = 4, got 5"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.001}}})",
+     "rope_parameters.full_attention.partial_rotary_factor: expected a share that gives two or more of 512 dimensions, "
+     "got 0.001"},
+    {"gemma4_text", "Gemma4ForCausalLM", R"({"hidden_size_per_layer_input": 0, "rope_parameters": {
+        "full_attention": {"rope_type": "yarn"}}})",
+     R"(rope_parameters.full_attention.rope_type: expected "default" or "proportional", got "yarn")"},
     {"mistral3", "Mistral3ForConditionalGeneration", R"({"text_config": {"model_type": "ministral3",
         "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8,
         "vocab_size": 96, "max_position_embeddings": 2048}})",

@@ -82,9 +82,26 @@ double distance(const std::vector<float>& values, const std::vector<float>& righ
 
 TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
-    for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16", "qwen3-bf16", "gemma3-bf16",
-                              "phi3-bf16", "qwen3-moe", "mixtral", "gpt-oss", "glm4-moe", "smollm3", "ministral3",
-                              "deepseek-v3", "deepseek-v2-lite", "granite", "glm4", "olmo3", "minimax-m2"}) {
+    for (const char* model : {"llama-default-bf16",
+                              "qwen2",
+                              "opt-post-norm-bf16",
+                              "qwen3-bf16",
+                              "gemma3-bf16",
+                              "phi3-bf16",
+                              "qwen3-moe",
+                              "mixtral",
+                              "gpt-oss",
+                              "glm4-moe",
+                              "smollm3",
+                              "ministral3",
+                              "deepseek-v3",
+                              "deepseek-v2-lite",
+                              "granite",
+                              "glm4",
+                              "olmo3",
+                              "minimax-m2",
+                              "gemma4-bf16",
+                              "gemma4-moe"}) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
             if (!GetParam().any_split && precision != Precision::bf16) continue;  // the other precisions use no library
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));

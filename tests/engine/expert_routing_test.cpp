@@ -53,6 +53,13 @@ TEST(ExpertRouting, WeightsAreSoftmaxOverTheChosenOrOverAll) {
     EXPECT_FLOAT_EQ(all[1], 0.3F);
 }
 
+TEST(ExpertRouting, WeightsAreMultipliedByTheExpertsScales) {
+    const std::vector<float> logits = {std::log(5.0F), 0, std::log(3.0F)}, scales = {2, 100, -4};
+    const std::vector<float> weights = weights_of(route(logits, {.count = 3, .per_token = 2}, {}, scales));
+    EXPECT_FLOAT_EQ(weights[0], 2 * 5.0F / 8);
+    EXPECT_FLOAT_EQ(weights[1], -4 * 3.0F / 8);
+}
+
 /// Scores 1/2, 1/4 and 1/5: the correction chooses the last two, and their weights are as if it were not there.
 TEST(ExpertRouting, ACorrectionChoosesExpertsAndDoesNotWeighThem) {
     const std::vector<float> logits = {0, -std::log(3.0F), -std::log(4.0F)}, correction = {-1, 0, 0.1F};

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "engine/json.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -128,6 +130,24 @@ TEST_P(Families, InterruptionsDoNotChangeTheText) {
     std::filesystem::remove_all(folder);
 }
 
+/// Groups of layers differ in how many ranks share a head, and so in which ranks write it to checkpoints.
+class TwoKindsOfHeads : public Families {};
+
+TEST_P(TwoKindsOfHeads, AreResumedOnAnyNumberOfRanks) {
+    const auto folder = std::filesystem::temp_directory_path() / ("two_kinds_test." + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder);
+    std::vector<Job> jobs(4, job());
+    for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].ranks = std::array{8, 1, 4, 2}[i];
+    const testing::JobResult result = testing::launch_in_parts(jobs, folder, 67);
+    EXPECT_EQ(result.items.at(0).tokens, golden_.text);
+    EXPECT_GT(result.sum.resumes, 4);
+    EXPECT_EQ(result.sum.recomputed_rows, 0) << "all heads were stored";
+    std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TwoKindsOfHeads, ::testing::Values("gemma4"),
+                         [](const auto& info) { return std::string(info.param); });
+
 /// A text so long that windows have used their pages again, several times.
 class LongTexts : public Families {
   protected:
@@ -200,14 +220,15 @@ TEST_P(LongTexts, RankedDraftsGiveOneText) {
     testing::expect_one_text(drafted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern"),
+INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern", "gemma4"),
                          [](const auto& info) { return std::string(info.param).substr(0, 6); });
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
-                                           "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4", "glm4-moe",
-                                           "smollm3", "ministral3", "seed-oss", "deepseek-v3", "deepseek-v2",
-                                           "glm4-moe-lite", "granite", "glm4", "olmo2", "olmo3", "minimax-m2"),
+                                           "gemma4", "gemma4-moe", "phi3-short", "qwen3-moe", "mixtral", "gpt-oss",
+                                           "gpt-oss-mxfp4", "glm4-moe", "smollm3", "ministral3", "seed-oss",
+                                           "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite", "glm4", "olmo2",
+                                           "olmo3", "minimax-m2"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');

@@ -188,6 +188,10 @@ void RemoteDevice::scale(float* x, float factor, std::int64_t count) {
     later([=, this, x = inner(x)] { inner_->scale(x, factor, count); });
 }
 
+void RemoteDevice::soft_cap(float* x, float cap, std::int64_t count) {
+    later([=, this, x = inner(x)] { inner_->soft_cap(x, cap, count); });
+}
+
 void RemoteDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     later([=, this, x = inner(x), bias = inner(bias)] { inner_->add_bias(x, bias, num_rows, dim); });
 }
@@ -268,10 +272,9 @@ std::vector<std::byte*> RemoteDevice::inner_pages(std::span<std::byte* const> pa
 }
 
 void RemoteDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                             const float* q_gain, const float* k_gain, float eps) {
-    later([=, this, qkv = inner(qkv), q_gain = inner(q_gain), k_gain = inner(k_gain)] {
-        inner_->head_norm(layout, qkv, num_rows, q_heads, q_gain, k_gain, eps);
-    });
+                             const kernels::HeadGains& gains, float eps) {
+    const kernels::HeadGains there{inner(gains.q), inner(gains.k), gains.v == nullptr ? nullptr : inner(gains.v)};
+    later([=, this, qkv = inner(qkv)] { inner_->head_norm(layout, qkv, num_rows, q_heads, there, eps); });
 }
 
 void RemoteDevice::head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,

@@ -80,6 +80,7 @@ class RemoteDevice final : public kernels::Device {
                        float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void scale(float* x, float factor, std::int64_t count) override;
+    void soft_cap(float* x, float cap, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void weighted_sums(const float* x, std::span<const kernels::WeightedRow> terms, std::int64_t per_row,
                        std::int64_t dim, float* out) override;
@@ -100,7 +101,7 @@ class RemoteDevice final : public kernels::Device {
     }
     void begin_pass(const kernels::PassRows& pass) override;
     void head_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
-                   const float* q_gain, const float* k_gain, float eps) override;
+                   const kernels::HeadGains& gains, float eps) override;
     void head_squares(const kernels::KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                       const kernels::WholeHeads& of, float* squares) override;
     void whole_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,

@@ -174,8 +174,12 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                                                    model->config().num_layers,
                                                    model->config().num_kv_heads,
                                                    model->config().head_dim};
-                    for (const kernels::KvLayout& layout : model->kv_layouts())
-                        options.checkpoint.identity.groups.push_back({layout.num_layers, layout.window});
+                    for (const kernels::KvLayout& layout : model->kv_layouts()) {
+                        const auto group = static_cast<std::size_t>(layout.group);
+                        const HeadShape heads = model->config().layer_groups().at(group).heads;
+                        options.checkpoint.identity.groups.push_back(
+                            {layout.num_layers, layout.window, heads.num_kv_heads, heads.dim});
+                    }
                     store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
                                                               options.checkpoint.epoch - 1);
                 }

@@ -131,6 +131,18 @@ TEST(StackedMatrices, FloatsAreTransposed) {
     }
 }
 
+TEST(StackedMatrices, FloatsMayBeStoredByRows) {
+    constexpr std::int64_t rows = 5, columns = 3;
+    std::vector<float> numbers;
+    for (int i = 0; i < 2 * rows * columns; ++i) numbers.push_back(static_cast<float>(i));
+    const TensorFolder folder({{"w", {"F32", {2, rows, columns}, f32_bytes(numbers)}}});
+    const StackPlace second{.count = 2, .index = 1, .by_rows = true};
+    EXPECT_EQ(values_of(folder, rows, columns, {1, 2, 1, 2}, true, second), (std::vector<float>{19, 20, 22, 23}));
+    const auto bytes = require_matrix(folder.tensors(), "w", rows, columns, second).bytes(1, 3);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+              f32_bytes({18, 19, 20, 21, 22, 23}));
+}
+
 TEST(StackedMatrices, RefusesWhatItCannotRead) {
     const StoredTensor blocks{"U8", {1, 1, 1, 16}, mxfp4_row()}, scales{"U8", {1, 1, 1}, "\x7f"};
     EXPECT_EQ(TensorFolder({{"w_blocks", blocks}}).complaint("w", 1, 32, {1, 0}),

@@ -156,7 +156,7 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
         "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4\", \"glm4_moe\", \"deepseek_v2\", \"deepseek_v3\", "
         "\"kimi_k2\", "
         "\"glm4_moe_lite\", \"smollm3\", \"seed_oss\", \"olmo2\", \"olmo3\", \"minimax_m2\", \"granite\", \"gpt_oss\", "
-        "\"gemma3_text\", \"gemma3\", "
+        "\"gemma3_text\", \"gemma3\", \"gemma4_text\", \"gemma4\", "
         "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
         "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
 }

@@ -244,27 +244,27 @@ TEST_P(RowsTest, HeadNormEqualsReference) {
         constexpr std::int64_t num_rows = 5, q_heads = 6, num_heads = q_heads + 4;
         const std::vector<float> x = numbers.normals(num_rows * num_heads * dim, 3.0F);
         const std::vector<float> q_gain = numbers.normals(dim), k_gain = numbers.normals(dim);
-        const auto normed = [&](Device& device) {
+        const std::vector<float> v_gain = numbers.normals(dim);
+        const auto normed = [&](Device& device, bool values) {
             Guarded qkv(device, x.size() * sizeof(float));
             device.upload(qkv.data(), x.data(), x.size() * sizeof(float));
-            const OnDevice of_q(device, q_gain), of_k(device, k_gain);
-            device.head_norm(layout, reinterpret_cast<float*>(qkv.data()), num_rows, q_heads, of_q.floats(),
-                             of_k.floats(), 1e-6F);
+            const OnDevice of_q(device, q_gain), of_k(device, k_gain), of_v(device, v_gain);
+            device.head_norm(layout, reinterpret_cast<float*>(qkv.data()), num_rows, q_heads,
+                             {of_q.floats(), of_k.floats(), values ? of_v.floats() : nullptr}, 1e-6F);
             return qkv;
         };
-        const Guarded expected = normed(*reference_);
-        ASSERT_TRUE(comparison.equal(expected, normed(*device_), DType::f32)) << dim;
-        const std::vector<float> result = expected.values();
+        const Guarded expected = normed(*reference_, false), with_values = normed(*reference_, true);
+        ASSERT_TRUE(comparison.equal(expected, normed(*device_, false), DType::f32)) << dim;
+        ASSERT_TRUE(comparison.equal(with_values, normed(*device_, true), DType::f32)) << dim;
+        const std::vector<float> without = expected.values(), result = with_values.values();
         for (std::size_t i = 0; i < x.size(); ++i) {
             const std::size_t head = i / static_cast<std::size_t>(dim) % num_heads,
                               d = i % static_cast<std::size_t>(dim);
-            if (head >= q_heads + 2) {
-                ASSERT_EQ(result[i], x[i]);
-                continue;
-            }
+            const bool is_value = head >= q_heads + 2;
+            ASSERT_EQ(without[i], is_value ? x[i] : result[i]);
             double squares = 0;
             for (std::size_t k = i - d; k < i - d + static_cast<std::size_t>(dim); ++k) squares += double{x[k]} * x[k];
-            const double gain = head < q_heads ? q_gain[d] : k_gain[d];
+            const double gain = head < q_heads ? q_gain[d] : is_value ? v_gain[d] : k_gain[d];
             // Results are of the size of a few units, and a sum of 128 squares has a relative error below 1e-6.
             ASSERT_NEAR(result[i], x[i] / std::sqrt(squares / static_cast<double>(dim) + 1e-6) * gain, 1e-5);
         }
@@ -342,6 +342,26 @@ TEST_P(RowsTest, ScaleEqualsReference) {
             return copy;
         };
         ASSERT_TRUE(comparison.equal(scaled(*reference_), scaled(*device_), DType::f32)) << count;
+    }
+}
+
+TEST_P(RowsTest, SoftCapEqualsReferenceAndTanh) {
+    Comparison comparison(GetParam());
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (const std::int64_t count : {1, 15, 3000}) {
+        std::vector<float> x = Numbers(68).normals(count, 40.0F);
+        const float ends[] = {0.0F, -0.0F, 1e-40F, 3000.0F, -3000.0F, infinity, -infinity};
+        for (std::size_t i = 0; i < std::size(ends) && i < x.size(); ++i) x[i] = ends[i];
+        const auto capped = [&](Device& device) {
+            Guarded copy(device, x.size() * sizeof(float));
+            device.upload(copy.data(), x.data(), x.size() * sizeof(float));
+            device.soft_cap(reinterpret_cast<float*>(copy.data()), 30.0F, count);
+            return copy;
+        };
+        const Guarded expected = capped(*reference_);
+        ASSERT_TRUE(comparison.equal(expected, capped(*device_), DType::f32)) << count;
+        const std::vector<float> result = expected.values();
+        for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(result[i], 30.0 * std::tanh(x[i] / 30.0), 1e-5) << x[i];
     }
 }
 

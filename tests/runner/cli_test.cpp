@@ -323,6 +323,12 @@ TEST_F(Cli, InspectTellsWhatIsSpecialAboutAModel) {
     const std::string nope = inspect("smollm3", "SmolLM3ForCausalLM");
     for (const char* row : {"\nquantization        gptq\n", "\nunrotated layers    2\n"})
         EXPECT_NE(nope.find(row), std::string::npos) << nope;
+    config.update({{"hidden_size_per_layer_input", 0},
+                   {"global_head_dim", 48},
+                   {"num_global_key_value_heads", 2},
+                   {"attention_k_eq_v", true}});
+    const std::string heads = inspect("gemma4_text", "Gemma4ForCausalLM");
+    EXPECT_NE(heads.find("kv_heads 2, head_dim 48"), std::string::npos) << heads;
     config["kv_lora_rank"] = 64;
     config["first_k_dense_replace"] = 1;
     const std::string latent = inspect("deepseek_v3", "DeepseekV3ForCausalLM");

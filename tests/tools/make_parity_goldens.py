@@ -188,6 +188,19 @@ DEEPSEEK_V2 = DEEPSEEK_V3 | {"architectures": ["DeepseekV2ForCausalLM"], "model_
 GLM4_MOE_LITE = DEEPSEEK_V3 | {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "scoring_func": None,
                                "num_hidden_layers": 2, "n_group": 1, "topk_group": 1, "rope_scaling": None,
                                "qk_nope_head_dim": 32, "v_head_dim": 16}  # fmt: skip
+# Two kinds of layers with heads of their own; in the full ones, keys are values, and an eighth of a head is rotated.
+GEMMA4 = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_activation": "gelu_pytorch_tanh",
+          "hidden_act": None, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 8,
+          "num_key_value_heads": 4, "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 2,
+          "attention_k_eq_v": True, "rms_norm_eps": 1e-06, "sliding_window": 40, "rope_theta": None,
+          "max_position_embeddings": 8192,
+          "layer_types": ["sliding_attention", "full_attention"] * 2, "final_logit_softcapping": 6.0,
+          "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False,
+          "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                              "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0,
+                                                 "partial_rotary_factor": 0.25}}}  # fmt: skip
+GEMMA4_MOE = GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 12,
+                       "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
 
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
@@ -304,6 +317,12 @@ MODELS = [
     Model("olmo3", OLMO3, prompt=60),
     Model("olmo3-modern", OLMO3 | {"layer_types": ["full_attention"], "num_hidden_layers": 1}, modern=True),
     Model("minimax-m2", MINIMAX_M2, prompt=40),
+    Model("gemma4", GEMMA4, 600, prompt=60),
+    Model("gemma4-bf16", GEMMA4 | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="gemma4"),
+    Model("gemma4-modern", GEMMA4 | {"attention_k_eq_v": False, "tie_word_embeddings": False, "final_logit_softcapping": None,
+                                     "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}, 80, modern=True),
+    Model("gemma4-moe", GEMMA4_MOE, 80, prompt=60, with_images="Gemma4ForConditionalGeneration gemma4"),
+    Model("gemma4-moe-modern", GEMMA4_MOE | {"num_key_value_heads": 2}, 80, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -346,7 +365,9 @@ def random_weights(model, generator):
     """Weights with a much larger spread than a trained model's: logits differ by several units, so errors show."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name and name.endswith("weight"):
+        if name.endswith(("router.scale", "per_expert_scale")):
+            parameter.data = 1.0 + 0.3 * noise
+        elif "norm" in name and name.endswith("weight"):
             parameter.data = 0.3 * noise + (0.0 if model.config.model_type == "gemma3_text" else 1.0)  # Gemma adds 1
         elif "sinks" in name or name.endswith("experts.gate_up_proj"):
             parameter.data = noise
@@ -355,6 +376,8 @@ def random_weights(model, generator):
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith("layer_scalar"):
+            buffer.copy_(0.7 + 0.2 * torch.rand(buffer.shape, generator=generator))
     model.tie_weights()
 
 
@@ -399,7 +422,10 @@ def write_model_with_images(spec, folder, plain, state):
     outer |= {"architectures": [class_name], "model_type": model_type, "vision_config": {"hidden_size": 16}}
     del inner["architectures"]
     write_json(folder / "config.json", outer | {"text_config": inner})
-    tensors = {f"language_model.{name}": tensor for name, tensor in state.items()}
+    within = {"gemma4": "model.language_model"}.get(model_type, "language_model.model")
+    tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    if not inner.get("tie_word_embeddings"):
+        tensors["language_model.lm_head.weight"] = state["lm_head.weight"]
     tensors["vision_tower.ln_pre.weight"] = torch.ones(16)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -421,7 +447,7 @@ def write_model(spec, folder, state):
     tensors = published_experts(tensors, config["model_type"])
     if config.get("num_nextn_predict_layers"):  # a part of a layer for multi-token prediction
         tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
-    if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text")):
+    if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text", "gemma4_text")):
         del tensors["lm_head.weight"]
     if spec.headless:
         tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
