@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/delta_shape.hpp"
 #include "kernels/device_error.hpp"
 #include "kernels/gate.hpp"
 
@@ -45,6 +46,7 @@ constexpr DType act_type(DType dtype) {
 
 class Device;
 class TokenChooser;  // kernels/token_chooser.hpp
+class DeltaRule;     // kernels/linear_attention.hpp
 
 /// A term of Device::weighted_sums.
 struct WeightedRow {
@@ -157,7 +159,12 @@ struct KvLayout {
     /// Number of pages of a slab that are interleaved. For each (layer, head) in turn, the slab holds the keys of all
     /// these pages, page by page, then their values, which take as many bytes. Set from Device::kv_pages_together.
     std::int64_t pages_together = 1;
+    /// Layers of linear attention: a state instead of keys and values (delta_shape.hpp), f32 whatever `dtype` is.
+    /// `num_kv_heads` and `head_dim` do not count.
+    DeltaShape delta{};
     static constexpr std::int64_t page_tokens = 64;  ///< slots per page; divides the attention chunk
+
+    [[nodiscard]] bool is_state() const { return delta.num_key_heads > 0; }
 
     /// Type that queries are rounded to: that of the keys, but f32 if the keys are int8.
     [[nodiscard]] DType query_type() const { return dtype == DType::int8 ? DType::f32 : dtype; }
@@ -172,6 +179,7 @@ struct KvLayout {
     /// Byte offset of page `index` from the start of a slab that holds a multiple of pages_together pages.
     /// `page_bytes`: see Device::kv_page_bytes.
     [[nodiscard]] std::int64_t place_of_page(std::int64_t index, std::int64_t page_bytes) const {
+        if (pages_together == 1) return index * page_bytes;
         const std::int64_t in_group = index % pages_together;
         return (index - in_group) * page_bytes + in_group * (page_bytes / (2 * num_layers * num_kv_heads));
     }
@@ -335,7 +343,7 @@ class Device {
     /// nullopt: the device computes in host memory, and a pointer is valid on both sides.
     [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
     /// Bytes of own_memory() that the operations use internally in passes up to this size, in addition to what callers
-    /// allocate.
+    /// allocate. Of layers of linear attention: in addition to what a layout with keys and values gives.
     [[nodiscard]] virtual std::int64_t operation_bytes(const KvLayout& /*layout*/, const PassSize& /*pass*/) const {
         return 0;
     }
@@ -345,6 +353,8 @@ class Device {
     [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
     /// nullptr: the host chooses the tokens.
     [[nodiscard]] virtual TokenChooser* token_chooser() const { return nullptr; }
+    /// nullptr: this device has no linear attention.
+    [[nodiscard]] virtual DeltaRule* delta_rule() { return nullptr; }
     /// Waits until all operations called before are done (for measurements). Errors of operations appear here at the
     /// latest.
     virtual void finish() {}
@@ -467,6 +477,12 @@ class Device {
     /// [num_rows, out_stride], columns beyond width are set to zero.
     virtual void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
                           std::byte* out, std::int64_t out_stride) = 0;
+
+    /// out[r, i] = f(gate[r, i]) * x[r, i], rounded to act. gate: f32 [num_rows, gate_stride]; x: f32 [num_rows,
+    /// width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
+    virtual void output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                             std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                             std::int64_t out_stride) = 0;
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;

@@ -14,4 +14,8 @@ enum class Gate : std::uint8_t { silu, gelu, swiglu_oai };
 inline constexpr int num_gates = 3;
 inline constexpr float swiglu_oai_alpha = 1.702F, swiglu_oai_limit = 7.0F;
 
+/// What the output of attention is multiplied with (Device::output_gate): sigmoid(x) = 1 / (1 + exp(-x)), or silu(x).
+/// sigmoid(x) y is computed as y / (1 + exp(-x)).
+enum class OutputGate : std::uint8_t { sigmoid, silu };
+
 }  // namespace longhaul::kernels

@@ -15,7 +15,9 @@
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/matmul_work.hpp"
 #include "kernels/cpu/work_queue.hpp"
+#include "kernels/delta_rule.hpp"
 #include "kernels/host_memory.hpp"
+#include "kernels/linear_attention.hpp"
 #include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -53,7 +55,7 @@ constexpr std::int64_t words_packed_alone = 4 << 10;
 
 struct AttentionPlan;
 
-class CpuDevice final : public HostDevice {
+class CpuDevice final : public HostDevice, private DeltaRule {
   public:
     CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads), queue_(threads) {}
 
@@ -90,6 +92,10 @@ class CpuDevice final : public HostDevice {
     void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
+    void output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x, std::int64_t num_rows,
+                     std::int64_t width, DType act, std::byte* out, std::int64_t out_stride) override;
+    [[nodiscard]] DeltaRule* delta_rule() override { return this; }
+
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void begin_pass(const PassRows& pass) override;
     [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
@@ -118,6 +124,12 @@ class CpuDevice final : public HostDevice {
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
 
   private:
+    // in cpu_delta.cpp
+    void mix(const KvLayout& layout, std::int64_t layer, const DeltaWeights& weights, const float* inputs,
+             std::int64_t inputs_stride, const float* gates, float* out) override;
+    void accept(const KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                std::span<const std::int32_t> slots) override;
+
     /// Number of threads for `work` units if each should get at least `per_thread`.
     [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
     using RowsKernel = void (*)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
@@ -141,9 +153,10 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    Workspace words_;      // packed matmul inputs
-    Workspace scales_;     // scales of quantized inputs, and their corrections
-    Workspace attention_;  // scratch, chunk results and states: see cpu_attention.cpp
+    Workspace words_;                          // packed matmul inputs
+    Workspace scales_;                         // scales of quantized inputs, and their corrections
+    std::vector<DeltaScratch> delta_scratch_;  // by thread
+    Workspace attention_;                      // scratch, chunk results and states: see cpu_attention.cpp
     std::vector<std::shared_ptr<const AttentionPlan>>
         plans_;  ///< by group, of the current pass, made in its first layer
 };

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/delta_kernels.hpp"
 #include "kernels/gate.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -165,6 +166,17 @@ struct RowsJob {
     std::int64_t out_stride = 0;
 };
 
+/// Device::output_gate.
+struct OutputGateJob {
+    const float* gate;
+    std::int64_t gate_stride;
+    const float* x;  ///< [num_rows, width]
+    std::int64_t width;
+    bool bf16;
+    std::byte* out;  ///< [num_rows, out_stride]
+    std::int64_t out_stride;
+};
+
 /// gate(x) * up from matmul sums [num_rows, row_stride] in which blocks of 16 gates and 16 ups alternate; the first
 /// 2 * width columns count.
 struct GatedJob {
@@ -310,7 +322,9 @@ struct KernelTable {
     void (*gate[num_gates])(const GatedJob& job);
     /// Elements [first, end) of x.
     void (*soft_cap)(float* x, float cap, std::int64_t first, std::int64_t end);
+    void (*output_gate[2])(const OutputGateJob& job, std::int64_t first_row, std::int64_t end_row);  // by OutputGate
     void (*rotate)(const RotateJob& job);
+    DeltaKernels delta;
 
     /// Packs the unit's queries into scratch.q_words.
     void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);

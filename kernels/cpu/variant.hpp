@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/attention.hpp"
 #include "kernels/cpu/attention_state.hpp"
+#include "kernels/cpu/delta_rule.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/matmul.hpp"
 #include "kernels/cpu/quantize_weights.hpp"
@@ -109,7 +110,9 @@ struct Variant {
                          gate_mul_rows<Isa, Gate::swiglu_oai>},
             .gate = {gate_rows<Isa, Gate::silu>, gate_rows<Isa, Gate::gelu>, gate_rows<Isa, Gate::swiglu_oai>},
             .soft_cap = soft_cap<Isa>,
+            .output_gate = {output_gate_rows<Isa, OutputGate::sigmoid>, output_gate_rows<Isa, OutputGate::silu>},
             .rotate = rotate_row<Isa>,
+            .delta = {.convolve = delta_convolve<Isa>, .fold = delta_fold<Isa>},
             .attention_begin = begin,
             .attention_chunk = chunk,
             .attention_merge = attention_merge_of<Isa>,

@@ -91,6 +91,7 @@ std::optional<DeviceMemory> CudaDevice::own_memory() const {
 }
 
 std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
+    if (layout.is_state()) return DeltaPart::bytes(layout.delta, pass.rows);
     // Plans, row numbers, checkpoint staging; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + MatmulMemory::bytes(pass) +

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/runtime.hpp"
 #include "kernels/device.hpp"
+#include "kernels/linear_attention.hpp"
 #include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -47,7 +48,7 @@ class Workspace {
 /// Throws std::invalid_argument if the kernels cannot run on this GPU.
 void check_gpu(const GpuProperties& gpu);
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, private DeltaRule {
   public:
     CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy = {}, SumOrder order = SumOrder::fixed);
     ~CudaDevice() override;
@@ -60,6 +61,7 @@ class CudaDevice final : public Device {
     [[nodiscard]] std::optional<DeviceMemory> own_memory() const override;
     [[nodiscard]] DeviceLinks* links() override;
     [[nodiscard]] TokenChooser* token_chooser() const override;
+    [[nodiscard]] DeltaRule* delta_rule() override { return this; }
     void finish() override;
     std::byte* allocate_staging(std::size_t num_bytes) override;
     void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
@@ -116,6 +118,8 @@ class CudaDevice final : public Device {
                     std::int64_t out_stride) override;
     void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
+    void output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x, std::int64_t num_rows,
+                     std::int64_t width, DType act, std::byte* out, std::int64_t out_stride) override;
 
     // kv.cu, kv_transfers.cu, attention.cu, rank.cu
     [[nodiscard]] std::int64_t max_head_dim(DType kv) const override { return kv == DType::bf16 ? 640 : 512; }
@@ -148,6 +152,12 @@ class CudaDevice final : public Device {
                        const std::byte* from_host, std::size_t head_stride) override;
 
   private:
+    // delta.cu
+    void mix(const KvLayout& layout, std::int64_t layer, const DeltaWeights& weights, const float* inputs,
+             std::int64_t inputs_stride, const float* gates, float* out) override;
+    void accept(const KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                std::span<const std::int32_t> slots) override;
+
     /// The rows of the pass, first..end, that a library multiplies; empty: none.
     struct PromptRows {
         std::int64_t first = 0, end = 0;

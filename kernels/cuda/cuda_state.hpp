@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/cuda_token_chooser.hpp"
+#include "kernels/cuda/delta_part.hpp"
 #include "kernels/cuda/host_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
@@ -32,6 +33,7 @@ struct CudaDevice::State {
     KvPart kv;
     HostPages far;
     AttentionPart attention;
+    DeltaPart delta;
     RankMemory ranks;
     Workspace row_numbers;
     PackBuffers pack_buffers;

@@ -254,6 +254,22 @@ __global__ void __launch_bounds__(max_row_threads) map_kernel(Rows rows) {
     }
 }
 
+/// out[r, i] = f(gate[r, i]) * x[r, i].
+__global__ void __launch_bounds__(max_row_threads)
+    output_gate_kernel(OutputGate f, const float* gate, std::int64_t gate_stride, Rows rows) {
+    const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= rows.out_stride) return;
+    for (std::int64_t row = blockIdx.y; row < rows.num_rows; row += gridDim.y) {
+        float value[1] = {0.0F};
+        if (i < rows.width) {
+            const float g = gate[row * gate_stride + i], x = rows.x[row * rows.x_stride + i];
+            const float below = 1.0F + exp_of(-g);
+            value[0] = f == OutputGate::silu ? __fmul_rn(g / below, x) : x / below;
+        }
+        store_act(rows.out_row(row), rows.bf16, i, value);
+    }
+}
+
 template <class Function>
 void launch_map(const Stream& stream, const Rows& rows) {
     const int count = columns_at_once(rows);
@@ -450,6 +466,15 @@ void CudaDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t 
                             std::int64_t out_stride) {
     check_act_rows("round_rows", act, num_rows, width, out_stride);
     launch_map<AsIs>(state_->stream, rows_of(x, width, num_rows, width, act, out, out_stride));
+}
+
+void CudaDevice::output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                             std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                             std::int64_t out_stride) {
+    check_act_rows("output_gate", act, num_rows, width, out_stride);
+    const Cover cover(num_rows, out_stride, 1);
+    launch(state_->stream, output_gate_kernel, cover.grid, cover.block, 0, f, gate, gate_stride,
+           rows_of(x, width, num_rows, width, act, out, out_stride));
 }
 
 void CudaDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "kernels/host_memory.hpp"
+#include "kernels/linear_attention.hpp"
 
 namespace longhaul::kernels {
 
@@ -16,7 +17,7 @@ std::unique_ptr<Device> make_reference_device(int threads);
 
 namespace reference {
 
-class ReferenceDevice final : public HostDevice {
+class ReferenceDevice final : public HostDevice, private DeltaRule {
   public:
     explicit ReferenceDevice(int threads) : threads_(threads) {}
 
@@ -53,6 +54,10 @@ class ReferenceDevice final : public HostDevice {
                     const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
                     float eps) override;
 
+    void output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x, std::int64_t num_rows,
+                     std::int64_t width, DType act, std::byte* out, std::int64_t out_stride) override;
+    [[nodiscard]] DeltaRule* delta_rule() override { return this; }
+
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
@@ -70,6 +75,11 @@ class ReferenceDevice final : public HostDevice {
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
 
   private:
+    void mix(const KvLayout& layout, std::int64_t layer, const DeltaWeights& weights, const float* inputs,
+             std::int64_t inputs_stride, const float* gates, float* out) override;
+    void accept(const KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                std::span<const std::int32_t> slots) override;
+
     int threads_;
 };
 

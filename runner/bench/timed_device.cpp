@@ -142,6 +142,21 @@ void TimedDevice::gate_mul(kernels::Gate gate, const float* x, std::int64_t num_
     timed("gate", 0, 0, [&] { inner_.gate_mul(gate, x, num_rows, width, act, out, out_stride); });
 }
 
+void TimedDevice::output_gate(kernels::OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                              std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                              std::int64_t out_stride) {
+    timed("gate", 0, 0, [&] { inner_.output_gate(f, gate, gate_stride, x, num_rows, width, act, out, out_stride); });
+}
+
+void TimedDevice::mix(const KvLayout& layout, std::int64_t layer, const kernels::DeltaWeights& weights,
+                      const float* inputs, std::int64_t inputs_stride, const float* gates, float* out) {
+    constexpr double read_and_written = 2;
+    const kernels::DeltaShape& shape = layout.delta;
+    timed("linear attention",
+          read_and_written * static_cast<double>(shape.num_key_heads * shape.head_floats()) * sizeof(float), 0,
+          [&] { inner_.delta_rule()->mix(layout, layer, weights, inputs, inputs_stride, gates, out); });
+}
+
 std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
     return inner_.kv_page_bytes(layout);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/linear_attention.hpp"
 #include "kernels/token_chooser.hpp"
 
 namespace longhaul::runner {
@@ -22,7 +23,7 @@ struct DevicePart {
 
 /// Times the inner device's operations by name ("product 5632 x 2048", "attention", …) and returns the inner device's
 /// results. Single-threaded like every Device.
-class TimedDevice final : public kernels::Device {
+class TimedDevice final : public kernels::Device, private kernels::DeltaRule {
   public:
     explicit TimedDevice(std::unique_ptr<kernels::Device> inner) : owned_(std::move(inner)), inner_(*owned_) {}
 
@@ -95,6 +96,16 @@ class TimedDevice final : public kernels::Device {
                     std::int64_t out_stride) override;
     void gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void output_gate(kernels::OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                     std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                     std::int64_t out_stride) override;
+    [[nodiscard]] kernels::DeltaRule* delta_rule() override { return inner_.delta_rule() != nullptr ? this : nullptr; }
+    void mix(const kernels::KvLayout& layout, std::int64_t layer, const kernels::DeltaWeights& weights,
+             const float* inputs, std::int64_t inputs_stride, const float* gates, float* out) override;
+    void accept(const kernels::KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                std::span<const std::int32_t> slots) override {
+        inner_.delta_rule()->accept(layout, state, scratch_pages, slots);
+    }
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override;
     [[nodiscard]] std::int64_t kv_pages_together(const kernels::KvLayout& layout) const override;
     void begin_pass(const kernels::PassRows& pass) override;

@@ -234,6 +234,14 @@ void RemoteDevice::gate_mul(kernels::Gate gate, const float* x, std::int64_t num
     });
 }
 
+void RemoteDevice::output_gate(kernels::OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                               std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                               std::int64_t out_stride) {
+    later([=, this, gate = inner(gate), x = inner(x), out = inner(out)] {
+        inner_->output_gate(f, gate, gate_stride, x, num_rows, width, act, out, out_stride);
+    });
+}
+
 // The spans of the pass are read when the queue runs, up to the next begin_pass.
 void RemoteDevice::begin_pass(const kernels::PassRows& pass) {
     if (pass_begins) pass_begins();
@@ -356,6 +364,25 @@ void RemoteDevice::kv_import_box(const KvLayout& layout, std::span<std::byte* co
     const std::size_t num_bytes = (num_heads - 1) * head_stride + box.bytes(layout) / num_heads;
     later([=, this, pages = inner_pages(pages), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
         inner_->kv_import_box(layout, pages, box, bytes.data(), head_stride);
+    });
+}
+
+void RemoteDevice::Delta::mix(const KvLayout& layout, std::int64_t layer, const kernels::DeltaWeights& weights,
+                              const float* inputs, std::int64_t inputs_stride, const float* gates, float* out) {
+    const kernels::DeltaWeights there{.filter = device_.inner(weights.filter),
+                                      .log_rate = device_.inner(weights.log_rate),
+                                      .step_bias = device_.inner(weights.step_bias)};
+    device_.later(
+        [=, &device = device_, inputs = device_.inner(inputs), gates = device_.inner(gates), out = device_.inner(out)] {
+            device.inner_->delta_rule()->mix(layout, layer, there, inputs, inputs_stride, gates, out);
+        });
+}
+
+void RemoteDevice::Delta::accept(const KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                                 std::span<const std::int32_t> slots) {
+    device_.later([&device = device_, layout, state = device_.inner(state), pages = device_.inner_pages(scratch_pages),
+                   slots = std::vector<std::int32_t>(slots.begin(), slots.end())] {
+        device.inner_->delta_rule()->accept(layout, state, pages, slots);
     });
 }
 

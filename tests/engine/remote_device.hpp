@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/linear_attention.hpp"
 #include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine::testing {
@@ -96,6 +97,9 @@ class RemoteDevice final : public kernels::Device {
                     std::int64_t out_stride) override;
     void gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void output_gate(kernels::OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
+                     std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                     std::int64_t out_stride) override;
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override {
         return inner_->kv_page_bytes(layout);
     }
@@ -128,6 +132,9 @@ class RemoteDevice final : public kernels::Device {
     [[nodiscard]] kernels::TokenChooser* token_chooser() const override {
         return chooses || inner_->token_chooser() != nullptr ? &chooser_ : nullptr;
     }
+    [[nodiscard]] kernels::DeltaRule* delta_rule() override {
+        return inner_->delta_rule() == nullptr ? nullptr : &delta_;
+    }
 
   private:
     class Chooser final : public kernels::TokenChooser {
@@ -139,6 +146,17 @@ class RemoteDevice final : public kernels::Device {
                   std::int64_t count, std::span<kernels::Drawn> drawn) override;
         void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
                     std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
+
+      private:
+        RemoteDevice& device_;
+    };
+    class Delta final : public kernels::DeltaRule {
+      public:
+        explicit Delta(RemoteDevice& device) : device_(device) {}
+        void mix(const kernels::KvLayout& layout, std::int64_t layer, const kernels::DeltaWeights& weights,
+                 const float* inputs, std::int64_t inputs_stride, const float* gates, float* out) override;
+        void accept(const kernels::KvLayout& layout, std::byte* state, std::span<std::byte* const> scratch_pages,
+                    std::span<const std::int32_t> slots) override;
 
       private:
         RemoteDevice& device_;
@@ -175,6 +193,7 @@ class RemoteDevice final : public kernels::Device {
     mutable std::vector<std::function<void()>> queue_;
     InnerPass pass_;
     mutable Chooser chooser_{*this};
+    Delta delta_{*this};
 };
 
 /// Computes with the fastest CPU kernels, in one thread.

@@ -51,6 +51,11 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                         device.gate_mul(gate, in, num_rows, width, act, out, stride);
                     })) << "gate_mul";
                 }
+                for (const OutputGate gate : {OutputGate::silu, OutputGate::sigmoid}) {
+                    ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
+                        device.output_gate(gate, in, 2 * width, in + 1, num_rows, width, act, out, stride);
+                    })) << "output_gate";
+                }
                 ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                     const OnDevice gains(device, gain), biases(device, bias);
                     device.layer_norm(in, gains.floats(), biases.floats(), 1e-5F, num_rows, width, act, out, stride);

@@ -32,6 +32,10 @@ HOT_KERNELS = [
     "rms_norm_kernel",
     "map_kernel",
     "sum_kernel",
+    "delta_convolve_kernel",
+    "delta_text_kernel",
+    "delta_nodes_kernel",
+    "delta_accept_kernel",
 ]
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
