@@ -16,8 +16,12 @@ struct CommitInfo {
     std::string name;
     std::int64_t replica = 0, epoch = 0, round = 0;
     std::vector<std::string> keys;  ///< of its items
-    std::vector<KvFile> kv_files, draft_kv_files;
+    std::vector<KvFile> kv_files{}, draft_kv_files{}, state_files{};
     bool damaged = false;  ///< became unreadable after it was first read
+
+    [[nodiscard]] std::vector<KvFile>& files_of(KvFile::Of of) {
+        return of == KvFile::Of::drafter ? draft_kv_files : of == KvFile::Of::states ? state_files : kv_files;
+    }
 };
 
 /// One item's entry in one commit: the fields that chains need.

@@ -7,6 +7,7 @@
 //   R-EPOCH-ROUND.T.h5   the KV file of rank T of the group: new keys and values of all items, [layer, kv_head, token,
 //                        head_dim]
 //   R-EPOCH-ROUND.T.draft.h5   likewise, those of a drafter that has a layer of its own
+//   R-EPOCH-ROUND.T.state.h5   likewise, the states of linear attention behind the last position of each item
 //
 // Files never change. They are built in memory (HDF5's core driver, so a full disk cannot corrupt the library's state),
 // written under a temporary name, fsynced, renamed, and the folder is fsynced. One mutex inside this folder serialises
@@ -51,13 +52,16 @@ struct ItemDelta {
 
 /// A KV file, as recorded in its commit.
 struct KvFile {
-    std::string name;  ///< kv_file_name or draft_kv_file_name
+    /// Whose keys and values: the target's, those of a drafter's own layer, or the states of linear attention.
+    enum class Of : std::uint8_t { target, drafter, states };
+
+    std::string name;  ///< kv_file_name
     std::uint64_t num_bytes = 0;
     std::uint64_t checksum = 0;      ///< XXH3-64 of the whole file
     std::int64_t first_kv_head = 0;  ///< global index
     std::int64_t num_kv_heads = 0;
 
-    [[nodiscard]] bool of_drafter() const;
+    [[nodiscard]] Of of() const;
 };
 
 struct Commit {
@@ -80,8 +84,8 @@ struct KvSource {
 };
 
 std::string commit_name(std::int64_t replica, std::int64_t epoch, std::int64_t round);
-std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank);
-std::string draft_kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank);
+std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank,
+                         KvFile::Of of = KvFile::Of::target);
 
 /// Writes `bytes` to `folder`/`name`: temporary file, fsync, rename, fsync of the folder. Never replaces a file: throws
 /// std::logic_error if `name` exists. Throws StorageError; then nothing is visible under `name`.
@@ -108,12 +112,13 @@ struct RestoredItem {
     std::vector<std::int32_t> logprobs{};  ///< of `tokens`; the caller checks that their number fits the job
     std::vector<DrafterState> drafter;     ///< oldest first
     std::string statistics;
-    std::int64_t kv_tokens = 0;  ///< contiguous intact prefix; of sliding windows: see usable_positions
+    std::int64_t kv_tokens = 0;  ///< contiguous intact prefix; of sliding windows and states: see usable_positions
     /// The positions are divided into ranges, each read from the files of one round; these are the ends of the ranges,
     /// the last is kv_tokens. A caller that reads all layers and heads of a range before the next range opens each file
     /// only once.
     std::vector<std::int64_t> kv_ends;
-    std::vector<std::string> damage;  ///< one line per damaged or missing file, with file and dataset
+    std::vector<std::int64_t> states_at;  ///< numbers of positions behind which states are stored, ascending
+    std::vector<std::string> damage;      ///< one line per damaged or missing file, with file and dataset
 
     /// The most positions, at most `wanted`, behind which a text can go on: those that its windows need are stored.
     [[nodiscard]] std::int64_t usable_positions(std::int64_t wanted, const CheckpointIdentity& identity) const;
@@ -157,6 +162,11 @@ class CheckpointStore {
     /// Throws InputError if a file has become unreadable.
     void read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
                  std::int64_t first, std::int64_t count, std::byte* to);
+
+    /// Reads the first (or second) half of a head's state behind `positions` positions, one of RestoredItem::states_at.
+    /// Layers count those of linear attention; heads are key heads of the model. Throws InputError.
+    void read_state(const std::string& key, std::int64_t positions, std::int64_t layer, std::int64_t head,
+                    bool second_half, float* to);
 
     /// The last positions without a gap, of those before `end`, that are intact in KV files of a drafter with this
     /// identity (CheckpointIdentity::of_drafter). Files that another drafter wrote are not read. Only for items that

@@ -279,8 +279,8 @@ void check_kv_file(const hdf5::Reader& reader, const KvFile& file, const Commit&
         name->round != commit.round) {
         reader.refuse("kv_files/name", "a KV file of this round", "'" + file.name + "'");
     }
-    // Only the drafter knows how many heads its layer has. KvReader compares.
-    const std::int64_t heads = name->of_drafter ? max_count : commit.identity.num_kv_heads;
+    // Only the drafter knows how many heads its layer has, and the model how many its states have. KvReader compares.
+    const std::int64_t heads = name->of == KvFile::Of::target ? commit.identity.num_kv_heads : max_count;
     if (!within(file.first_kv_head, 0, heads)) {
         reader.refuse("kv_files/first_kv_head", "a head of the model", std::to_string(file.first_kv_head));
     }

@@ -25,7 +25,7 @@ class NewerFormat : public InputError {
 struct FileName {
     std::int64_t replica = 0, epoch = 0, round = 0;
     std::int64_t rank = -1;
-    bool of_drafter = false;  ///< a KV file of the drafter
+    KvFile::Of of = KvFile::Of::target;
     bool temporary = false;
 };
 /// nullopt if `name` is not a name that we write. Only canonical decimal numbers are accepted, so no path separators.

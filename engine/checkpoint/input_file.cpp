@@ -15,7 +15,7 @@ namespace longhaul::engine {
 namespace detail {
 namespace {
 
-constexpr std::string_view draft_mark = "draft.";
+constexpr std::string_view draft_mark = "draft.", state_mark = "state.";
 
 std::string cause(int number) {
     return std::generic_category().message(number);
@@ -51,7 +51,11 @@ std::optional<FileName> parse_file_name(std::string_view name) {
         return std::nullopt;
     }
     if (rest != "h5" && (!take_number(rest, parts.rank) || !take(rest, "."))) return std::nullopt;
-    parts.of_drafter = parts.rank >= 0 && take(rest, draft_mark);
+    if (parts.rank >= 0 && take(rest, draft_mark)) {
+        parts.of = KvFile::Of::drafter;
+    } else if (parts.rank >= 0 && take(rest, state_mark)) {
+        parts.of = KvFile::Of::states;
+    }
     if (rest != "h5") return std::nullopt;
     return parts;
 }
@@ -94,19 +98,17 @@ std::string commit_name(std::int64_t replica, std::int64_t epoch, std::int64_t r
     return std::to_string(replica) + "-" + std::to_string(epoch) + "-" + std::to_string(round) + ".h5";
 }
 
-std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank) {
+std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank, KvFile::Of of) {
+    const std::string_view mark = of == KvFile::Of::drafter  ? detail::draft_mark
+                                  : of == KvFile::Of::states ? detail::state_mark
+                                                             : "";
     return std::to_string(replica) + "-" + std::to_string(epoch) + "-" + std::to_string(round) + "." +
-           std::to_string(rank) + ".h5";
+           std::to_string(rank) + "." + std::string(mark) + "h5";
 }
 
-std::string draft_kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank) {
-    std::string name = kv_file_name(replica, epoch, round, rank);
-    return name.insert(name.rfind('.') + 1, detail::draft_mark);
-}
-
-bool KvFile::of_drafter() const {
+KvFile::Of KvFile::of() const {
     const auto parts = detail::parse_file_name(name);
-    return parts && parts->of_drafter;
+    return parts ? parts->of : Of::target;
 }
 
 }  // namespace longhaul::engine

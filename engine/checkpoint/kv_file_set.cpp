@@ -42,6 +42,25 @@ void KvFileSet::add_damage(std::span<const KvFile> files, const std::function<vo
     }
 }
 
+bool KvFileSet::have(std::span<const KvFile> files, const std::string& key, const Segment& wanted,
+                     const std::string& of_commit, const std::function<void()>& progress,
+                     std::vector<std::string>& lines) {
+    add_damage(files, progress, lines);
+    for (std::int64_t kv_head = 0; kv_head < identity_.num_kv_heads; ++kv_head) {
+        const KvFile* file = file_of_head(files, key, kv_head, progress);
+        const KvReader::Range range = file == nullptr ? KvReader::Range{} : verdict(*file, progress).items.at(key);
+        if (file != nullptr && range.kv_begin == wanted.begin && range.kv_end == wanted.end) continue;
+        const std::string line = InputError::format(
+            of_commit, "kv_files",
+            "positions " + std::to_string(wanted.begin) + " to " + std::to_string(wanted.end) + " of '" + key +
+                "' for KV head " + std::to_string(kv_head),
+            file == nullptr ? "no intact file with them" : "other positions in " + file->name, hdf5::recompute_hint);
+        if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+        return false;
+    }
+    return true;
+}
+
 const KvFile* KvFileSet::file_of_head(std::span<const KvFile> files, const std::string& key, std::int64_t kv_head,
                                       const std::function<void()>& progress) {
     for (const KvFile& file : files) {

@@ -42,6 +42,10 @@ class KvFileSet {
     /// Adds a line for each of `files` that is damaged, without duplicates.
     void add_damage(std::span<const KvFile> files, const std::function<void()>& progress,
                     std::vector<std::string>& lines);
+    /// Whether the intact ones of these files have exactly positions `wanted` of an item, for all heads. Adds a line
+    /// for each damage found, without duplicates; `of_commit`: the path that names what is missing.
+    bool have(std::span<const KvFile> files, const std::string& key, const Segment& wanted,
+              const std::string& of_commit, const std::function<void()>& progress, std::vector<std::string>& lines);
     /// The intact one of these files that holds a head of this item; nullptr if there is none.
     const KvFile* file_of_head(std::span<const KvFile> files, const std::string& key, std::int64_t kv_head,
                                const std::function<void()>& progress);

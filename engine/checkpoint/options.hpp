@@ -8,6 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/device.hpp"
+
 namespace longhaul::engine {
 
 /// Layers whose keys and values are stored together (ModelConfig::layer_groups).
@@ -37,12 +39,37 @@ struct CheckpointIdentity {
     std::int64_t num_layers = 0;
     std::int64_t num_kv_heads = 0;  ///< of the whole model
     std::int64_t head_dim = 0;
-    std::vector<KvGroup> groups{};  ///< empty: all layers are one group without a window
+    std::vector<KvGroup> groups{};  ///< of layers with keys and values; empty: all layers are one, without a window
+    /// The layers of linear attention, whose state is stored; it follows from the model, as the groups do.
+    struct States {
+        std::int64_t num_layers = 0;  ///< 0: there are none
+        std::int64_t num_heads = 0;   ///< key heads of the whole model
+        std::int64_t head_floats = 0;
+    } states{};
 
+    /// Adds the layers of one group (ModelConfig::layer_groups), with the layout of the whole model.
+    void add_layers(const kernels::KvLayout& whole) {
+        if (whole.is_state()) {
+            states = {whole.num_layers, whole.delta.num_key_heads, whole.delta.head_floats()};
+        } else {
+            groups.push_back({whole.num_layers, whole.window, whole.num_kv_heads, whole.head_dim});
+        }
+    }
     /// That of the keys and values which a drafter has in one layer of its own.
     [[nodiscard]] CheckpointIdentity of_drafter(const std::string& kind, std::int64_t kv_heads,
                                                 std::int64_t dim) const {
         return {job, kind, tokenizer, numerics_version, kv_dtype, 1, kv_heads, dim};
+    }
+    /// That of the states, of which "keys" are the first half of a head's numbers and "values" the second.
+    [[nodiscard]] CheckpointIdentity of_states() const {
+        return {job,
+                model,
+                tokenizer,
+                numerics_version,
+                "f32",
+                states.num_layers,
+                states.num_heads,
+                states.head_floats / 2};
     }
     [[nodiscard]] std::vector<KvGroup> kv_groups() const {
         std::vector<KvGroup> all = groups.empty() ? std::vector<KvGroup>{{num_layers, 0}} : groups;

@@ -134,7 +134,7 @@ void drop_superseded(DrafterState& before, const DrafterState& later) {
 
 struct CheckpointStore::State {
     State(const std::filesystem::path& of, const CheckpointIdentity& with, std::int64_t epoch)
-        : folder(of), identity(with), max_epoch(epoch), files(of, with) {}
+        : folder(of), identity(with), max_epoch(epoch), files(of, with), state_files(of, with.of_states()) {}
 
     std::filesystem::path folder;
     CheckpointIdentity identity;
@@ -150,7 +150,9 @@ struct CheckpointStore::State {
 
     KvFileSet files;
     std::map<std::string, std::vector<Segment>> segments;  ///< by item
-    std::optional<KvFileSet> draft_files;                  ///< of the drafter that restore_draft_kv named last
+    KvFileSet state_files;
+    std::map<std::string, std::vector<Segment>> state_segments;
+    std::optional<KvFileSet> draft_files;  ///< of the drafter that restore_draft_kv named last
     std::map<std::string, std::vector<Segment>> draft_segments;
 
     [[nodiscard]] std::string path(const std::string& name) const { return (folder / name).string(); }
@@ -166,6 +168,8 @@ struct CheckpointStore::State {
     bool segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines);
     std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::int64_t longest_short_text,
                                        std::vector<std::string>& lines);
+    void find_states(const std::string& key, const Chain& chain, std::int64_t kv_tokens,
+                     std::vector<std::string>& lines);
     [[nodiscard]] bool wrote_draft_kv(const std::string& key, const Link& link);
     std::vector<Segment> find_draft_segments(const std::string& key, const Chain& chain,
                                              std::int64_t longest_short_text, std::vector<std::string>& lines);
@@ -192,9 +196,9 @@ std::shared_ptr<const Commit> CheckpointStore::State::load(const std::string& na
 }
 
 void CheckpointStore::State::add_commit(const Commit& commit) {
-    CommitInfo info{commit.name, commit.replica, commit.epoch, commit.round, {}, {}, {}};
-    for (const KvFile& file : commit.kv_files)
-        (file.of_drafter() ? info.draft_kv_files : info.kv_files).push_back(file);
+    CommitInfo info{
+        .name = commit.name, .replica = commit.replica, .epoch = commit.epoch, .round = commit.round, .keys = {}};
+    for (const KvFile& file : commit.kv_files) info.files_of(file.of()).push_back(file);
     for (std::size_t i = 0; i < commit.items.size(); ++i) {
         const ItemDelta& item = commit.items[i];
         info.keys.push_back(item.key);
@@ -296,23 +300,24 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
 /// Whether the positions of this link are intact for all heads. Adds a line for each damage found, without duplicates.
 bool CheckpointStore::State::segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines) {
     const CommitInfo& commit = commits[link.commit_index];
-    files.add_damage(commit.kv_files, progress, lines);
-    for (std::int64_t kv_head = 0; kv_head < identity.num_kv_heads; ++kv_head) {
-        const KvFile* file = files.file_of_head(commit.kv_files, key, kv_head, progress);
-        const KvReader::Range range =
-            file == nullptr ? KvReader::Range{} : files.verdict(*file, progress).items.at(key);
-        if (file == nullptr || range.kv_begin != link.kv_begin || range.kv_end != link.kv_end) {
-            const std::string line =
-                InputError::format(path(commit.name), "kv_files",
-                                   "positions " + std::to_string(link.kv_begin) + " to " + std::to_string(link.kv_end) +
-                                       " of '" + key + "' for KV head " + std::to_string(kv_head),
-                                   file == nullptr ? "no intact file with them" : "other positions in " + file->name,
-                                   hdf5::recompute_hint);
-            if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
-            return false;
-        }
+    return files.have(commit.kv_files, key, {link.kv_begin, link.kv_end, link.commit_index}, path(commit.name),
+                      progress, lines);
+}
+
+/// Rounds with the states behind their last position, of those whose keys and values are there. Older ones are looked
+/// at only if newer ones are damaged.
+void CheckpointStore::State::find_states(const std::string& key, const Chain& chain, std::int64_t kv_tokens,
+                                         std::vector<std::string>& lines) {
+    std::vector<Segment>& found = state_segments[key];
+    found.clear();
+    for (auto at = chain.links.rbegin(); at != chain.links.rend() && found.empty(); ++at) {
+        const Link& link = links.at(key)[*at];
+        const CommitInfo& commit = commits[link.commit_index];
+        if (link.kv_end > kv_tokens || link.kv_end == link.kv_begin) continue;
+        const Segment wanted{link.kv_end - 1, link.kv_end, link.commit_index};
+        if (state_files.have(commit.state_files, key, wanted, path(commit.name), progress, lines))
+            found.push_back(wanted);
     }
-    return true;
 }
 
 /// The rounds of a chain whose keys and values are of use.
@@ -404,7 +409,9 @@ void CheckpointStore::State::read_segments(KvFileSet& of, const std::vector<Segm
         const std::int64_t end = std::min(first + count, segment.end);
         if (begin >= end) continue;
         const CommitInfo& commit = commits[segment.commit_index];
-        const auto& candidates = &of == &files ? commit.kv_files : commit.draft_kv_files;
+        const auto& candidates = &of == &files         ? commit.kv_files
+                                 : &of == &state_files ? commit.state_files
+                                                       : commit.draft_kv_files;
         const KvReader& reader = of.open(*of.file_of_head(candidates, key, head_in_files, progress));
         reader.read(reader.items().at(key), rows.group, rows.layer, rows.kv_head, rows.values, begin, end - begin,
                     to + static_cast<std::size_t>(begin - first) * row_bytes);
@@ -484,6 +491,10 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key, std
         const std::vector<Segment> segments = state_->find_segments(key, chain, longest_short_text, lines);
         for (const Segment& segment : segments) restored->kv_ends.push_back(segment.end);
         if (!segments.empty()) restored->kv_tokens = segments.back().end;
+        if (state_->identity.states.num_layers > 0) {
+            state_->find_states(key, chain, restored->kv_tokens, lines);
+            for (const Segment& segment : state_->state_segments[key]) restored->states_at.push_back(segment.end);
+        }
         restored->damage = std::move(lines);
         state_->segments[key] = segments;
         return restored;
@@ -504,6 +515,18 @@ void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::in
     }
     if (found == state_->segments.end()) return;
     state_->read_segments(state_->files, found->second, key, {group, layer, kv_head, values}, first, count, to);
+}
+
+void CheckpointStore::read_state(const std::string& key, std::int64_t positions, std::int64_t layer, std::int64_t head,
+                                 bool second_half, float* to) {
+    const CheckpointIdentity::States& states = state_->identity.states;
+    const auto found = state_->state_segments.find(key);
+    const bool known =
+        found != state_->state_segments.end() && !found->second.empty() && found->second.front().end == positions;
+    if (!known || layer < 0 || layer >= states.num_layers || head < 0 || head >= states.num_heads)
+        throw std::logic_error("read_state: beyond what restore gave of '" + key + "'");
+    state_->read_segments(state_->state_files, found->second, key, {0, layer, head, second_half}, positions - 1, 1,
+                          reinterpret_cast<std::byte*>(to));
 }
 
 RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const CheckpointIdentity& drafter,
@@ -545,22 +568,6 @@ void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head
     if (!covers || kv_head < 0 || kv_head >= state_->draft_files->identity().num_kv_heads)
         throw std::logic_error("read_draft_kv: beyond what restore_draft_kv gave of '" + key + "'");
     state_->read_segments(*state_->draft_files, found->second, key, {0, 0, kv_head, values}, first, count, to);
-}
-
-// The windows before a position lie in the range that ends at or behind it, and in those before. A range stores all of
-// its positions, or those from KvGroup::margin before the windows of its end on.
-std::int64_t RestoredItem::usable_positions(std::int64_t wanted, const CheckpointIdentity& identity) const {
-    wanted = std::min(wanted, kv_tokens);
-    std::int64_t usable = 0;
-    for (const std::int64_t end : kv_ends) {
-        const auto is_stored = [&](const KvGroup& group) {
-            return group.window == 0 || wanted >= end - KvGroup::margin || group.first_stored(usable, end) == usable;
-        };
-        const std::vector<KvGroup> groups = identity.kv_groups();
-        if (end <= wanted || std::all_of(groups.begin(), groups.end(), is_stored)) usable = std::min(end, wanted);
-        if (end >= wanted) break;
-    }
-    return usable;
 }
 
 void CheckpointStore::remove_unneeded(const std::vector<std::string>& unfinished, std::int64_t epoch) noexcept {

@@ -1,4 +1,5 @@
 #include "engine/kv/kv_cache.hpp"
+#include "kernels/linear_attention.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -11,8 +12,12 @@ namespace {
 constexpr std::int64_t page_tokens = kernels::KvLayout::page_tokens;
 }
 
+std::size_t kv_page_bytes(const kernels::Device& device, const kernels::KvLayout& layout) {
+    return layout.is_state() ? layout.delta.page_bytes(layout.num_layers, page_tokens) : device.kv_page_bytes(layout);
+}
+
 PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory)
-    : device_(device), layout_(layout), page_bytes_(device.kv_page_bytes(layout)) {
+    : device_(device), layout_(layout), page_bytes_(kv_page_bytes(device, layout)) {
     device_tier_.max_pages = pages_in(memory.device_bytes);
     if (device.can_use_host_memory()) host_tier_.max_pages = pages_in(memory.host_bytes);
 }
@@ -131,8 +136,9 @@ bool PageCounts::enough() const {
 
 namespace {
 
-/// Pages for the positions of a sequence that are ever in use at a time.
+/// Pages for the positions of a sequence that are ever in use at a time. A state is one page, whatever the position.
 std::int64_t max_owned(const kernels::KvLayout& layout, std::int64_t ahead) {
+    if (layout.is_state()) return 1;
     if (layout.window == 0 || ahead == 0) return std::numeric_limits<std::int64_t>::max();
     return PagePool::pages_for(layout.window + ahead) + 1;  // the window may begin anywhere in a page
 }
@@ -149,8 +155,10 @@ std::vector<std::int64_t> shares_of(const kernels::Device& device, std::span<con
                                     std::int64_t device_bytes, const WindowUse& use) {
     std::vector<std::int64_t> limits(layouts.size(), device_bytes);
     if (layouts.size() == 1 || device_bytes > unlimited / 2) return limits;
-    const auto page_bytes = [&](std::size_t g) { return static_cast<std::int64_t>(device.kv_page_bytes(layouts[g])); };
-    const auto is_window = [&](std::size_t g) { return layouts[g].window > 0 && use.ahead > 0; };
+    const auto page_bytes = [&](std::size_t g) { return static_cast<std::int64_t>(kv_page_bytes(device, layouts[g])); };
+    const auto is_window = [&](std::size_t g) {
+        return layouts[g].is_state() || (layouts[g].window > 0 && use.ahead > 0);
+    };
     const auto of_sequence = [&](std::size_t g) {
         return (max_owned(layouts[g], use.ahead) + PagePool::pages_for(use.scratch_slots)) * page_bytes(g);
     };
@@ -164,8 +172,9 @@ std::vector<std::int64_t> shares_of(const kernels::Device& device, std::span<con
     const std::int64_t rest = std::max<std::int64_t>(device_bytes - sequences * of_windows, 0);
     const std::int64_t pages_of_others = of_others > 0 ? rest / of_others : 0;
     for (std::size_t g = 0; g < layouts.size(); ++g)
-        limits[g] =
-            is_window(g) ? (use.limited ? sequences * of_sequence(g) : unlimited) : pages_of_others * page_bytes(g);
+        limits[g] = !is_window(g)                      ? pages_of_others * page_bytes(g)
+                    : use.limited && use.sequences > 0 ? sequences * of_sequence(g)
+                                                       : unlimited;
     return limits;
 }
 
@@ -226,7 +235,8 @@ std::int64_t sequence_bytes(const kernels::Device& device, std::span<const kerne
     std::int64_t bytes = 0;
     for (const kernels::KvLayout& layout : layouts) {
         const std::int64_t pages = std::min(PagePool::pages_for(num_tokens), max_owned(layout, ahead));
-        bytes += (pages + PagePool::pages_for(scratch_slots)) * static_cast<std::int64_t>(device.kv_page_bytes(layout));
+        bytes +=
+            (pages + PagePool::pages_for(scratch_slots)) * static_cast<std::int64_t>(kv_page_bytes(device, layout));
     }
     return bytes;
 }
@@ -335,12 +345,17 @@ std::int64_t KvSequence::move_to_device(std::int64_t max_pages) {
 }
 
 void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
-    for (const std::int32_t slot : scratch_slots) {
-        for (const GroupPages& group : groups_)
-            group.pool->device().kv_move(group.pool->layout(), slot_in(group.scratch, slot),
-                                         slot_in(group.pages, committed_));
-        ++committed_;
+    for (const GroupPages& group : groups_) {
+        kernels::Device& device = group.pool->device();
+        if (group.pool->layout().is_state()) {
+            device.delta_rule()->accept(group.pool->layout(), group.owned.front(), group.scratch, scratch_slots);
+            continue;
+        }
+        std::int64_t position = committed_;
+        for (const std::int32_t slot : scratch_slots)
+            device.kv_move(group.pool->layout(), slot_in(group.scratch, slot), slot_in(group.pages, position++));
     }
+    committed_ += std::ssize(scratch_slots);
 }
 
 PageCounts KvSequence::pages_held() const {
@@ -352,6 +367,7 @@ PageCounts KvSequence::pages_held() const {
 
 bool KvSequence::overwrites(std::int64_t position, std::int64_t end, std::int64_t margin) const {
     return std::any_of(groups_.begin(), groups_.end(), [&](const GroupPages& group) {
+        if (group.pool->layout().is_state()) return false;  // checkpoints copy it when they begin
         const std::int64_t first = std::max<std::int64_t>(end - group.pool->layout().window - margin, 0);
         return position / page_tokens - first / page_tokens >= group.max_owned;
     });

@@ -21,6 +21,10 @@ struct KvMemory {
     std::int64_t host_bytes = 0;
 };
 
+/// Bytes of a page: 64 positions, or 64 scratch slots; of layers with linear attention the state of a sequence, or 64
+/// scratch slots.
+std::size_t kv_page_bytes(const kernels::Device& device, const kernels::KvLayout& layout);
+
 /// Allocator for the KV pages of one group of layers on one rank, with a maximum number of pages. The memory of the
 /// last slab is rounded up to a multiple of KvLayout::pages_together pages and may exceed that maximum. Thread-safe: a
 /// checkpoint writer may release the last reference to a page.
@@ -108,7 +112,7 @@ struct ScratchSlots {
 
 /// How the sequences of a pool use the pages of sliding windows.
 struct WindowUse {
-    std::int64_t sequences = 0;  ///< that have such pages at a time; they limit the memory for them
+    std::int64_t sequences = 0;  ///< that have such pages, or a state, at a time; they limit the memory for them
     /// Positions that a sequence may be ahead of those it still needs: a window's pages are used again when the
     /// sequence is so much further. 0: never, the pages of all positions are kept.
     std::int64_t ahead = 0;

@@ -27,6 +27,8 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       expert_inputs(on),
       expert_sums(on),
       expert_biases(on),
+      mixed(on),
+      mixer_gates(on),
       latent_parts(on),
       latent_inputs(on) {}
 

@@ -50,6 +50,22 @@ constexpr Architecture architectures[] = {
      detail::read_qwen3_moe_layers,
      "",
      {.intermediate = 6144, .kv_heads = 4}},
+    {"qwen3_5_text",
+     "Qwen3_5ForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_qwen3_5_layers,
+     "",
+     {.kv_heads = 4, .head_dim = 256}},
+    {"qwen3_5",
+     "Qwen3_5ForConditionalGeneration",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_qwen3_5_layers,
+     "text_config",
+     {.kv_heads = 4, .head_dim = 256}},
     {"mistral", "MistralForCausalLM", "hidden_act", "silu", "swish", detail::read_mistral_layers, "", {.kv_heads = 8}},
     {"mistral3",
      "Mistral3ForConditionalGeneration",
@@ -317,18 +333,20 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
 template <typename Groups>
 static auto group_of(const ModelConfig& config, const LayerConfig& layer, Groups& groups) {
     return std::find_if(groups.begin(), groups.end(), [&](const ModelConfig::LayerGroup& group) {
-        return group.window == layer.attention_window && group.heads == config.heads(layer);
+        return group.linear == layer.linear && group.window == layer.attention_window &&
+               group.heads == config.heads(layer);
     });
 }
 
 std::vector<ModelConfig::LayerGroup> ModelConfig::layer_groups() const {
     std::vector<LayerGroup> groups;
-    for (const bool windowed : {false, true}) {
+    const auto turn_of = [](const LayerConfig& layer) { return layer.linear ? 2 : layer.attention_window > 0 ? 1 : 0; };
+    for (const int turn : {0, 1, 2}) {
         for (const LayerConfig& layer : layers) {
-            if ((layer.attention_window > 0) != windowed) continue;
+            if (turn_of(layer) != turn) continue;
             const auto found = group_of(*this, layer, groups);
             if (found == groups.end()) {
-                groups.push_back({layer.attention_window, layer.rope, heads(layer)});
+                groups.push_back({layer.attention_window, layer.linear, layer.rope, heads(layer)});
             } else if (found->rope.scaling == RopeScaling::none) {
                 found->rope = layer.rope;
             }
@@ -406,7 +424,8 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);
     of.read_layers(body, config);
-    if (config.model_type == "mistral3") read_tied_embeddings(top, body, folder, config);
+    if (config.model_type == "mistral3" || config.model_type == "qwen3_5")
+        read_tied_embeddings(top, body, folder, config);
     const bool is_gemma = config.rounds_embedding_scale;
     if (!is_gemma && !config.learned_positions) stretch_context(config);
     // A window that is not shorter than the context is none. Layers of other heads stay a group of their own.

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/delta_shape.hpp"
+
 namespace longhaul::engine {
 
 /// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
@@ -117,6 +119,8 @@ struct LayerConfig {
     bool keys_are_values = false;       ///< v is projected as k is (and neither normed by its gain nor rotated)
     bool output_scale = false;          ///< the residual stream is multiplied by a number of the files after the layer
     bool sinks = false;                 ///< attention sinks: each head has one more score, without a value
+    bool output_gate = false;           ///< attention's output times the sigmoid of a projection of the block's input
+    bool linear = false;                ///< linear attention (LinearAttentionConfig) instead of attention
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     std::int64_t head_dim = 0;          ///< 0: the model's
     std::int64_t num_kv_heads = 0;      ///< a divisor of the model's; 0: the model's
@@ -151,6 +155,24 @@ struct LatentConfig {
     [[nodiscard]] std::int64_t query_dim() const { return nope_dim + rope_dim; }
 };
 
+/// Linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464): a layer has a state of fixed size
+/// instead of keys and values of all positions.
+struct LinearAttentionConfig {
+    std::int64_t num_key_heads = 0;    ///< 0: no layer is linear
+    std::int64_t num_value_heads = 0;  ///< a multiple of them
+    std::int64_t key_dim = 0, value_dim = 0;
+    std::int64_t taps = 0;  ///< positions that the convolution before it reads
+
+    /// That of a rank, if they are divided into so many equal parts.
+    [[nodiscard]] kernels::DeltaShape shape(std::int64_t parts) const {
+        return {.num_key_heads = num_key_heads / parts,
+                .values_per_key = num_key_heads > 0 ? num_value_heads / num_key_heads : 0,
+                .key_dim = key_dim,
+                .value_dim = value_dim,
+                .taps = taps};
+    }
+};
+
 /// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 4, differ from it as these fields say) or
 /// of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
@@ -164,6 +186,7 @@ struct ModelConfig {
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;  ///< of keys and values; latent attention: one KV head of kv_rank + rope_dim
     LatentConfig latent{};
+    LinearAttentionConfig linear{};
     std::int64_t max_positions = 0;
     std::int64_t embedding_size = 0;  ///< width of token embeddings if the model has in/out projections; 0: hidden_size
     double norm_eps = 1e-6;
@@ -183,9 +206,10 @@ struct ModelConfig {
     std::int32_t bos_id = -1;           ///< -1: none
     std::string model_type;             ///< as in config.json: "llama", "qwen3", …
 
-    /// Layers with the same window and heads. They share a KV layout.
+    /// Layers with the same window and heads, or those with linear attention. They share a KV layout.
     struct LayerGroup {
         std::int64_t window = 0;
+        bool linear = false;
         RopeConfig rope{};  ///< of the first of them that has any rotation
         HeadShape heads{};
     };
@@ -208,6 +232,7 @@ struct ModelConfig {
     /// longrope: the longest text with the short frequencies. All keys of a longer text have the long ones, so those
     /// of the text up to here are computed again when it grows longer. Without longrope: no text is longer.
     [[nodiscard]] std::int64_t longest_short_text() const;
+    [[nodiscard]] bool has_linear_attention() const { return linear.num_key_heads > 0; }
     [[nodiscard]] bool has_latent_attention() const { return latent.kv_rank > 0; }
     [[nodiscard]] HeadShape heads(const LayerConfig& layer) const {
         const std::int64_t dim = layer.head_dim > 0 ? layer.head_dim : head_dim;

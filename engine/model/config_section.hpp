@@ -1,5 +1,5 @@
 // config.json as the readers of its parts see it: an object of the file, and the limits on sizes. Private to the
-// readers of model configurations (config.cpp, layer_config.cpp, rope_config.cpp, quantization_config.cpp).
+// readers of model configurations (config.cpp, layer_config*.cpp, rope_config.cpp, quantization_config.cpp).
 #pragma once
 
 #include <cstdint>
@@ -84,6 +84,7 @@ void read_llama_layers(const Section& top, ModelConfig& config);
 void read_qwen2_layers(const Section& top, ModelConfig& config);
 void read_qwen3_layers(const Section& top, ModelConfig& config);
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config);
+void read_qwen3_5_layers(const Section& top, ModelConfig& config);
 void read_mistral_layers(const Section& top, ModelConfig& config);
 void read_mistral3_layers(const Section& top, ModelConfig& config);
 void read_ministral3_layers(const Section& top, ModelConfig& config);

@@ -28,7 +28,8 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
     const std::int64_t kv_bytes = 2 * long_context * kv.num_kv_heads * static_cast<std::int64_t>(kv.token_bytes());
     const std::int64_t weight_bytes = (model.streamed_weight_bytes() - model.head_bytes()) / num_layers;
     const std::int64_t min_bytes = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
-    const std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / min_bytes));
+    std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / min_bytes));
+    if (model.config().has_linear_attention()) count = num_layers;  // its layers differ in kind
     std::vector<std::int64_t> layers;
     for (std::int64_t i = 0; i < count; ++i) layers.push_back(i * num_layers / count);
     return layers;
@@ -47,12 +48,18 @@ std::vector<ForwardRow> make_rows(const Model& model, std::int64_t count, std::i
     return rows;
 }
 
-/// Writes the keys and values of `layers` once: memory that was never written reads faster than any other.
+/// Writes states, and the keys and values of `layers`, once: memory that was never written reads faster than any other.
 void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     const std::vector<LayerPlace> places = model.config().places_of_layers();
+    if (const std::size_t last = kv.num_groups() - 1; kv.layout(last).is_state()) {
+        const std::vector<std::byte> zeros(kv_page_bytes(model.device(), kv.layout(last)));
+        model.device().upload(kv.pages(last).front(), zeros.data(), zeros.size());
+        for (std::byte* page : kv.scratch_pages(last)) model.device().upload(page, zeros.data(), zeros.size());
+    }
     for (const std::int64_t layer : layers) {
         const LayerPlace place = places.at(static_cast<std::size_t>(layer));
         const kernels::KvLayout& layout = kv.layout(place.group);
+        if (layout.is_state()) continue;
         kernels::KvBox box{.first_layer = place.index, .num_heads = layout.num_kv_heads, .count = num_tokens};
         const std::vector<std::byte> zeros(box.bytes(layout));
         const std::size_t head_bytes = zeros.size() / static_cast<std::size_t>(layout.num_kv_heads);
@@ -61,6 +68,12 @@ void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> lay
             kv.pool().device().kv_import_box(layout, kv.pages(place.group), box, zeros.data(), head_bytes);
         }
     }
+}
+
+/// Those of `layers` whose attention reads the context: all but linear ones.
+std::vector<std::int64_t> attention_layers(const ModelConfig& config, std::vector<std::int64_t> layers) {
+    std::erase_if(layers, [&](std::int64_t at) { return config.layer(at).linear; });
+    return layers;
 }
 
 class Stopwatch {
@@ -136,11 +149,13 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     };
     std::size_t next = 0;
     const auto next_layer = [&] { return layers[next++ % layers.size()]; };
+    const std::vector<std::int64_t> attending = attention_layers(model.config(), layers);
     const auto attention_at = [&](std::int64_t context) {
         return [&, context](std::int64_t rows) {
-            model.forward_attention(pass_of(make_rows(model, rows, context)), next_layer());
+            model.forward_attention(pass_of(make_rows(model, rows, context)), attending[next++ % attending.size()]);
         };
     };
+    const double attending_share = static_cast<double>(attending.size()) / static_cast<double>(layers.size());
     // A first pass allocates scratch memory.
     model.forward_layers(pass_of(make_rows(model, 1, base_context)), next_layer(), 1);
     // Each of the times below includes the per-pass work before the layers.
@@ -164,11 +179,12 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
         }
         // A difference of two noisy times may be zero, or smaller than for fewer rows.
         min_layer = std::max(min_layer, layer.seconds(i) - start.seconds(i));
-        points.push_back({.rows = row_counts[i],
-                          .layer = min_layer,
-                          .layer_token = std::max(0.0, long_attention.seconds(i) - short_attention.seconds(i)) /
-                                         (long_context - base_context),
-                          .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * matmuls});
+        points.push_back(
+            {.rows = row_counts[i],
+             .layer = min_layer,
+             .layer_token = attending_share * std::max(0.0, long_attention.seconds(i) - short_attention.seconds(i)) /
+                            (long_context - base_context),
+             .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * matmuls});
     }
     return {model.config().num_layers, std::move(points)};
 }

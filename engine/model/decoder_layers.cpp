@@ -42,6 +42,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       config_(config),
       split_(split),
       latent_(context, config, split),
+      linear_(context),
       weights_(weights),
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
@@ -181,9 +182,7 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
                                                               : weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
-    const float* sinks = weights_[layer].sinks ? weights_[layer].sinks.as<float>() : nullptr;
-    context_.device.attention(layout_of(layer), places_[layer].index, queries(), split_.num_heads, sinks, context_.act,
-                              heads, width);
+    attention(layer, context_.act, heads, width);
     return heads;
 }
 
@@ -211,6 +210,43 @@ void DecoderLayers::norm_heads(std::int64_t layer, float* qkv) {
     device.whole_norm(layout, qkv, num_rows_, q_heads, of, squares, q_gain, k_gain, q_norm.eps);
 }
 
+void DecoderLayers::attention(std::int64_t layer, kernels::DType act, std::byte* heads, std::int64_t width) {
+    const float* sinks = weights_[layer].sinks ? weights_[layer].sinks.as<float>() : nullptr;
+    context_.device.attention(layout_of(layer), places_[layer].index, queries(), split_.num_heads, sinks, act, heads,
+                              width);
+}
+
+// Attention, times the sigmoid of a projection of the block's input.
+const std::byte* DecoderLayers::attend_gated(std::int64_t layer, const std::byte* input) {
+    kernels::Device& device = context_.device;
+    const LayerWeights& w = weights_[layer];
+    const std::int64_t width = split_.query_width(config_.heads(config_.layer(layer)));
+    const std::int64_t out_width = w.output.num_inputs;
+    float* const sums = context_.mixed.floats(num_rows_ * width);
+    attention(layer, kernels::DType::f32, reinterpret_cast<std::byte*>(sums), width);
+    float* const gates = context_.projected.floats(num_rows_ * width);
+    device.layer_matmul(w.output_gate, input, w.output_gate.num_inputs, num_rows_, gates);
+    std::byte* const heads =
+        context_.attended.bytes(static_cast<std::size_t>(num_rows_ * out_width) * kernels::bytes_of(context_.act));
+    device.output_gate(kernels::OutputGate::sigmoid, gates, width, sums, num_rows_, width, context_.act, heads,
+                       out_width);
+    return heads;
+}
+
+// What a layer's heads make of its input, act [rows, inputs of the output projection].
+const std::byte* DecoderLayers::mix(std::int64_t layer, const std::byte* input) {
+    const LayerWeights& w = weights_[layer];
+    const LayerConfig& kind = config_.layer(layer);
+    if (kind.linear)
+        return linear_.attend(w.linear, layout_of(layer), places_[layer].index, input, num_rows_, w.output.num_inputs);
+    std::byte* q = queries();
+    project_qkv(layer, input, q);
+    if (before_attention_) before_attention_({places_[layer], q, split_.num_heads});
+    if (kind.output_gate) return attend_gated(layer, input);
+    const std::byte* heads = attend(layer);
+    return config_.has_latent_attention() ? latent_.values(w.latent, heads, num_rows_, w.output.num_inputs) : heads;
+}
+
 // The queries of all rows, rotated, and their keys and values in the cache.
 void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std::byte* q) {
     kernels::Device& device = context_.device;
@@ -235,12 +271,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
     const LayerConfig& kind = config_.layer(layer);
     const std::byte* input = given.rows != nullptr ? context_.rounded(given.rows, given.width, num_rows_)
                                                    : enter_block(kind.norm_place, w.attention_norm, rows);
-    std::byte* q = queries();
-    project_qkv(layer, input, q);
-    if (before_attention_) before_attention_({places_[layer], q, split_.num_heads});
-    const std::byte* heads = attend(layer);
-    if (config_.has_latent_attention()) heads = latent_.values(w.latent, heads, num_rows_, w.output.num_inputs);
-
+    const std::byte* heads = mix(layer, input);
     float* out = context_.sum.floats(num_rows_ * rows.width);
     context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
     context_.sums.all_reduce(out, num_rows_ * rows.width);

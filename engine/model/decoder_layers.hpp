@@ -12,6 +12,7 @@
 #include "engine/model/config.hpp"
 #include "engine/model/expert_routing.hpp"
 #include "engine/model/latent_attention.hpp"
+#include "engine/model/linear_attention.hpp"
 #include "engine/model/pass.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/taps.hpp"
@@ -64,6 +65,9 @@ class DecoderLayers {
     const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
     void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* sum,
                      Residual& rows);
+    void attention(std::int64_t layer, kernels::DType act, std::byte* heads, std::int64_t width);
+    const std::byte* attend_gated(std::int64_t layer, const std::byte* input);
+    const std::byte* mix(std::int64_t layer, const std::byte* input);
     void norm_heads(std::int64_t layer, float* qkv);
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
     void activate(std::int64_t layer, const std::byte* input, std::byte* active);
@@ -89,6 +93,7 @@ class DecoderLayers {
     const ModelConfig& config_;
     const Split& split_;
     LatentAttention latent_;
+    LinearAttention linear_;
     std::span<const LayerWeights> weights_;
     std::vector<RememberedAngles> ropes_;     ///< by ModelConfig::ropes_of_layers
     kernels::KvLayout first_layout_;          ///< of the first group

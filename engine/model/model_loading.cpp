@@ -151,7 +151,9 @@ LoadedModel::LoadedModel(const ModelConfig& of, Precision in, const kernels::Dev
       split(config, group.rank(), group.size()),
       act(kernels::act_type(weight_types(in).layers)),
       layouts(kv_layouts_of(config, split, kv_dtype.value_or(act))) {
-    for (kernels::KvLayout& layout : layouts) layout.pages_together = device.kv_pages_together(layout);
+    for (kernels::KvLayout& layout : layouts) {
+        if (!layout.is_state()) layout.pages_together = device.kv_pages_together(layout);
+    }
 }
 
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,

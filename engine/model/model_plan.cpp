@@ -12,6 +12,7 @@
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
 #include "engine/model/latent_attention.hpp"
+#include "engine/model/linear_attention.hpp"
 #include "engine/model/stored_matrix.hpp"
 #include "engine/model/tensor_names.hpp"
 
@@ -48,8 +49,9 @@ std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Sp
                            .num_layers = 0,
                            .group = std::ssize(layouts),
                            .window = group.window,
-                           .num_kv_heads = split.kv_heads(group.heads),
-                           .head_dim = group.heads.dim});
+                           .num_kv_heads = group.linear ? 0 : split.kv_heads(group.heads),
+                           .head_dim = group.heads.dim,
+                           .delta = group.linear ? split.delta : kernels::DeltaShape{}});
     for (const std::int64_t group : config.groups_of_layers()) ++layouts[static_cast<std::size_t>(group)].num_layers;
     return layouts;
 }
@@ -236,7 +238,9 @@ std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
     const LatentConfig& latent = config.latent;
     const std::int64_t projected =
         config.has_latent_attention() ? std::max(latent.query_rank, split.num_heads * latent.query_dim()) : 0;
-    std::int64_t widest = std::max(projected, split.padded_hidden);
+    const kernels::DeltaShape& delta = split.delta;
+    const std::int64_t linear = delta.num_key_heads * (delta.channels() + delta.values_width());
+    std::int64_t widest = std::max({projected, linear, split.padded_hidden});
     for (const LayerConfig& layer : config.layers) {
         if (!config.has_latent_attention()) widest = std::max(widest, split.qkv_width(config.heads(layer)));
         widest = std::max(widest, split.up_width(layer));
@@ -271,9 +275,11 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
                                        f32 * std::max({widest_matrix(config, split), qkv, width}) + f32 * queries +
                                        act * std::max(queries, widest_mlp) + of_experts +
                                        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
+    const std::int64_t of_gates = std::max(f32 * queries, LinearAttention::row_bytes(split.delta));
     const std::int64_t of_latents =
         config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;
-    return rows * bytes_per_row + of_latents + logit_rows * f32 * split.vocab;
+    return rows * (bytes_per_row + (config.has_linear_attention() ? of_gates : 0)) + of_latents +
+           logit_rows * f32 * split.vocab;
 }
 
 namespace {
@@ -367,6 +373,12 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
         const LatentConfig& latent = config.latent;
         for (const std::int64_t value : {latent.query_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim,
                                          latent.value_dim, std::int64_t{latent.interleaved}})
+            writer.put(value);
+    }
+    if (config.has_linear_attention()) {
+        const LinearAttentionConfig& linear = config.linear;
+        for (const std::int64_t value :
+             {linear.num_key_heads, linear.num_value_heads, linear.key_dim, linear.value_dim, linear.taps})
             writer.put(value);
     }
     const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",   "seed_oss",

@@ -86,11 +86,13 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         return;
     }
     const bool is_glm = model.model_type == "glm4" || model.model_type == "glm4_moe";
-    const double by_default = is_glm ? 0.5 : 1.0;  // as the classes have it
+    const bool is_qwen3_5 = model.model_type == "qwen3_5" || model.model_type == "qwen3_5_text";
+    const double by_default = is_glm ? 0.5 : is_qwen3_5 ? 0.25 : 1.0;  // as the classes have it
     const Section& section = rope.find(key) != nullptr ? rope : top;
     const double share = section.positive_or(key, by_default, 1.0);
     if (share == 1.0) return;
-    if (model.model_type != "phi3" && !is_glm && !is_minimax) section.refuse(key, "1: all of a head rotated");
+    if (model.model_type != "phi3" && !is_glm && !is_minimax && !is_qwen3_5)
+        section.refuse(key, "1: all of a head rotated");
     const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
     if (dims < 2 || dims % 2 != 0)
         section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +

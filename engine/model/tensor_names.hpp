@@ -31,6 +31,7 @@ struct TensorNames {
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
     std::string shared_down;
     std::string sinks;       ///< LayerConfig::sinks
+    std::string linear;      ///< prefix of the tensors of linear attention (LayerConfig::linear)
     std::string mtp_marker;  ///< a tensor that only layers for multi-token prediction (MTP) have; "": there are none
 };
 
@@ -73,6 +74,7 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
             .shared_down = "mlp.shared_experts.down_proj",
             .sinks = "self_attn.sinks",
+            .linear = "linear_attn.",
             .mtp_marker = ""};
 }
 
@@ -108,6 +110,15 @@ inline TensorNames gpt_oss_tensor_names() {
     TensorNames names = llama_tensor_names();
     names.router = "mlp.router";
     names.expert_up = {"gate_up_proj"};
+    return names;
+}
+
+/// Folders with images.
+inline TensorNames qwen3_5_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.embedding = "model.language_model.embed_tokens";
+    names.layers = "model.language_model.layers.";
+    names.final_norm = "model.language_model.norm";
     return names;
 }
 
@@ -204,6 +215,7 @@ inline TensorNames opt_tensor_names() {
             .shared_up = {},
             .shared_down = "",
             .sinks = "",
+            .linear = "",
             .mtp_marker = ""};
 }
 
@@ -215,7 +227,9 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames latent = latent_tensor_names(), olmo = olmo_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     static const TensorNames gemma4_text = gemma4_tensor_names(), gemma4 = gemma4_tensor_names("model.language_model.");
+    static const TensorNames qwen3_5 = qwen3_5_tensor_names();
     if (config.has_latent_attention()) return latent;
+    if (config.model_type == "qwen3_5") return qwen3_5;
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mistral3") return mistral3;

@@ -79,18 +79,23 @@ class Planner {
                            s_.query_width(heads)),
                       kind, 1.0);
             head_norm(name + "key_norm", w.key_norm,
-                      rows(from + names_.key_norm + ".weight", heads.num_kv_heads * dim, 1, s_.first_kv_head_of(heads) * dim,
-                           s_.kv_width(heads)),
+                      rows(from + names_.key_norm + ".weight", heads.num_kv_heads * dim, 1,
+                           s_.first_kv_head_of(heads) * dim, s_.kv_width(heads)),
                       kind, 1.0);
         }
-        if (c_.has_latent_attention()) {
+        if (kind.linear) {
+            linear(from, name, w);
+        } else if (c_.has_latent_attention()) {
             latent(from, name, w.latent);
         } else {
             column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
         }
+        if (kind.output_gate)
+            column_parallel(name + "output_gate", w.output_gate, types_.layers, output_gate(from, input_width));
         const HeadShape heads = c_.heads(kind);
-        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * heads.value_dim,
-                     s_.value_width(heads));
+        if (!kind.linear)
+            row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * heads.value_dim,
+                         s_.value_width(heads));
         if (kind.experts.count > 0) {
             experts(kind.experts, from, name, w);
             if (c_.shared_intermediate_size > 0)
@@ -106,6 +111,56 @@ class Planner {
         if (kind.output_scale) vector(name + "output_scale", w.output_scale, {whole(from + names_.output_scale, 1)});
         if (kind.sinks)
             vector(name + "sinks", w.sinks, {rows(from + names_.sinks, c_.num_heads, 1, s_.first_head, s_.num_heads)});
+    }
+
+    /// The rows of a key head stand side by side, and so do its numbers of the filter, tap by tap.
+    void linear(const std::string& from, const std::string& name, LayerWeights& layer) {
+        LinearWeights& w = layer.linear;
+        const kernels::DeltaShape all = c_.linear.shape(1);
+        const std::int64_t keys = all.num_key_heads * all.key_dim, values = all.num_value_heads() * all.value_dim;
+        const std::int64_t channels = 2 * keys + values, first_head = s_.rank * s_.delta.num_key_heads;
+        const std::string tensors = from + names_.linear;
+        std::vector<TensorPart> inputs, filter;
+        for (std::int64_t head = first_head; head < first_head + s_.delta.num_key_heads; ++head) {
+            const std::pair<std::int64_t, std::int64_t> runs[] = {
+                {head * all.key_dim, all.key_dim},
+                {keys + head * all.key_dim, all.key_dim},
+                {2 * keys + head * all.values_width(), all.values_width()}};
+            for (const auto& [first, count] : runs)
+                inputs.push_back(rows(tensors + "in_proj_qkv.weight", channels, c_.hidden_size, first, count));
+            for (std::int64_t tap = 0; tap < all.taps; ++tap) {
+                for (const auto& [first, count] : runs) {
+                    TensorPart& part = filter.emplace_back(
+                        rows(tensors + "conv1d.weight", channels * all.taps, 1, first * all.taps + tap, count));
+                    part.row_step = part.taps = all.taps;
+                }
+            }
+        }
+        const std::int64_t first_value = first_head * all.values_per_key, num_values = s_.delta.num_value_heads();
+        const auto of_values = [&](const std::string& tensor, std::int64_t per_head, std::int64_t columns) {
+            return rows(tensors + tensor, all.num_value_heads() * per_head, columns, first_value * per_head,
+                        num_values * per_head);
+        };
+        inputs.push_back(of_values("in_proj_z.weight", all.value_dim, c_.hidden_size));
+        column_parallel(name + "inputs", w.inputs, types_.layers, std::move(inputs));
+        column_parallel(
+            name + "gates", w.gates, kernels::act_type(types_.layers),
+            {of_values("in_proj_a.weight", 1, c_.hidden_size), of_values("in_proj_b.weight", 1, c_.hidden_size)});
+        vector(name + "filter", w.filter, std::move(filter));
+        vector(name + "log_rate", w.log_rate, {of_values("A_log", 1, 1)});
+        vector(name + "step_bias", w.step_bias, {of_values("dt_bias", 1, 1)});
+        w.norm.eps = static_cast<float>(c_.norm_eps);
+        vector(name + "linear_norm", w.norm.gain, {whole(tensors + "norm.weight", all.value_dim)});
+        row_parallel(name + "output", layer.output, tensors + "out_proj.weight", values, num_values * all.value_dim);
+    }
+
+    /// A head's rows follow those of its queries.
+    [[nodiscard]] std::vector<TensorPart> output_gate(const std::string& from, std::int64_t columns) const {
+        std::vector<TensorPart> parts;
+        for (std::int64_t head = s_.first_head; head < s_.first_head + s_.num_heads; ++head)
+            parts.push_back(rows(from + names_.query + ".weight", 2 * c_.num_heads * c_.head_dim, columns,
+                                 (2 * head + 1) * c_.head_dim, c_.head_dim));
+        return parts;
     }
 
     /// Projections of latent attention. The rows that give rotated dimensions are ordered such that i and i +
@@ -315,7 +370,12 @@ class Planner {
         };
         const std::int64_t first_kv = s_.first_kv_head_of(heads) * dim;
         std::vector<TensorPart> parts;
-        add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(heads), 0), kind);
+        if (kind.output_gate) {
+            for (std::int64_t head = s_.first_head; head < s_.first_head + s_.num_heads; ++head)
+                add_heads(parts, rows(from + names_.query + suffix, 2 * q_rows, columns, 2 * head * dim, dim), kind);
+        } else {
+            add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(heads), 0), kind);
+        }
         add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(heads), q_rows), kind);
         parts.push_back(part(kind.keys_are_values ? names_.key : names_.value, kv_rows, first_kv, s_.kv_width(heads),
                              q_rows + kv_rows));
@@ -414,6 +474,8 @@ std::string Split::obstacle(const ModelConfig& config, std::int64_t size) {
         if (size > 1 && width % 16 != 0)
             return "the heads' total width " + std::to_string(width) + " is not a multiple of 16";
     }
+    if (config.linear.num_key_heads % size != 0)
+        return std::to_string(config.linear.num_key_heads) + " key heads of linear attention do not divide by it";
     return "";
 }
 
@@ -426,6 +488,7 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     num_kv_heads = std::max<std::int64_t>(config.num_kv_heads / size, 1);
     first_kv_head = rank * config.num_kv_heads / size;
     writes_kv = rank == 0 || (rank - 1) * config.num_kv_heads / size != first_kv_head;
+    delta = config.linear.shape(size);
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
     expert_intermediate = kernels::padded_inputs(config.expert_intermediate_size) / size;
@@ -452,6 +515,7 @@ std::int64_t TensorPart::end_present() const {
 }
 
 std::vector<std::int64_t> TensorPart::vector_shape() const {
+    if (taps > 0) return {rows / taps, 1, taps};
     return stack.count > 0 ? std::vector{stack.count, rows} : std::vector{rows};
 }
 

@@ -32,6 +32,7 @@ struct Split {
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
     std::int64_t shared_intermediate = 0;              ///< likewise of the shared expert
     std::int64_t vocab = 0;                            ///< rows of embedding and head on this rank, padding included
+    kernels::DeltaShape delta{};                       ///< heads of linear attention
 
     Split(const ModelConfig& config, int rank, int size);
 
@@ -80,6 +81,15 @@ struct LatentWeights {
     std::vector<kernels::Matrix> value_up;  // of each head: [value_dim, kv_rank]
 };
 
+/// Linear attention (LinearAttentionConfig). Each key head has its rows side by side, in the order of DeltaShape.
+struct LinearWeights {
+    kernels::Matrix inputs;  // [key heads channels + value heads value_dim, hidden]: convolution inputs, output gates
+    kernels::Matrix gates;   // [2 value heads, hidden]: rates, then steps; not quantized
+    kernels::Buffer filter;  // f32 [key heads, taps, channels]
+    kernels::Buffer log_rate, step_bias;  // f32 [value heads]
+    Norm norm;                            // gain f32 [value_dim], of every value head's output
+};
+
 struct LayerWeights {
     Norm attention_norm, mlp_norm;
     Norm attention_out_norm, mlp_out_norm;  // on the outputs of the two blocks; empty if the model has none
@@ -89,9 +99,11 @@ struct LayerWeights {
     // [(heads + 2 kv_heads) head_dim, hidden]. If only a part of a head is rotated, the rotated dimensions of q and k
     // come first in each half of the head.
     kernels::Matrix qkv;
-    LatentWeights latent;    // with latent attention, instead of qkv
-    kernels::Matrix output;  // [hidden, heads value_dim], row-parallel
-    kernels::Matrix down;    // [hidden, intermediate], row-parallel
+    kernels::Matrix output_gate;  // [heads head_dim, hidden]; LayerConfig::output_gate
+    LatentWeights latent;         // with latent attention, instead of qkv
+    LinearWeights linear;         // with linear attention, likewise
+    kernels::Matrix output;       // [hidden, heads value_dim], row-parallel
+    kernels::Matrix down;         // [hidden, intermediate], row-parallel
     // [2 intermediate, hidden]: gate rows, then up rows; packed for gated_matmul if there is no bias. Without a gate:
     // [intermediate, hidden].
     kernels::Matrix gate_up;
@@ -144,6 +156,7 @@ struct TensorPart {
     std::int64_t end_row = 0;   ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix
     std::int64_t row_step = 1;  ///< 2: two kinds of rows alternate, and these are the ones or the others
     bool transposed = false;    ///< its columns are the rows of the matrix
+    std::int64_t taps = 0;      ///< of a convolution's filter, whose `rows` numbers are [rows / taps, 1, taps]; 0: none
     StackPlace stack{};         ///< which of several matrices (or vectors) of this shape in the tensor
 
     /// Rows of the matrix that it gives.

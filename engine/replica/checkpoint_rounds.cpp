@@ -1,5 +1,6 @@
 #include "engine/replica/checkpoint_rounds.hpp"
 
+#include <cstring>
 #include <thread>
 
 #include "engine/bytes.hpp"
@@ -111,8 +112,33 @@ void CheckpointRounds::add_layer_kv(Sequence& sequence, RoundJob& job) const {
     sequence.saved_layer_kv = end;
 }
 
+/// Adds the states behind the last position. They are copied now: the next step changes them.
+void CheckpointRounds::add_states(const Sequence& sequence, RoundJob& job) const {
+    const std::span<const kernels::KvLayout> layouts = model_.kv_layouts();
+    if (!layouts.back().is_state()) return;
+    const kernels::KvLayout& layout = layouts.back();
+    const kernels::DeltaShape shape = layout.delta;
+    const std::int64_t floats = shape.head_floats();
+    std::vector<float> states(static_cast<std::size_t>(layout.num_layers * shape.num_key_heads * floats));
+    model_.device().download(states.data(), sequence.kv->pages(layouts.size() - 1).front(),
+                             states.size() * sizeof(float));
+    const std::int64_t end = sequence.kv->committed();
+    job.kv.push_back({sequence.item.checkpoint_key, end - 1, end,
+                      [shape, floats, states = std::make_shared<const std::vector<float>>(std::move(states))](
+                          std::size_t /*group*/, const kernels::KvBox& box, std::byte* to, std::size_t head_stride) {
+                          const std::int64_t half = floats / 2;
+                          for (std::int64_t i = 0; i < box.num_layers * box.num_heads; ++i) {
+                              const std::int64_t layer = box.first_layer + i / box.num_heads;
+                              const std::int64_t head = box.first_head + i % box.num_heads;
+                              std::memcpy(to + static_cast<std::size_t>(i) * head_stride,
+                                          states->data() + shape.head_offset(layer, head) + (box.values ? half : 0),
+                                          static_cast<std::size_t>(half) * sizeof(float));
+                          }
+                      }});
+}
+
 /// Has this rank's KV files written. Every rank knows how many there are in all.
-void CheckpointRounds::submit_kv(RoundJob target, RoundJob layer) {
+void CheckpointRounds::submit_kv(RoundJob target, RoundJob states, RoundJob layer) {
     missing_kv_files_ = 0;
     const auto submit = [&](RoundJob& job, std::int64_t num_kv_heads, bool writes) {
         if (job.kv.empty()) return;
@@ -127,9 +153,14 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob layer) {
     target.first_kv_head = split.first_kv_head;
     target.num_kv_heads = split.num_kv_heads;
     submit(target, model_.config().num_kv_heads, split.writes_kv);
+    states.identity = options_.identity.of_states();
+    states.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank(), KvFile::Of::states);
+    states.num_kv_heads = model_.kv_layouts().back().delta.num_key_heads;
+    states.first_kv_head = group_.rank() * states.num_kv_heads;
+    submit(states, options_.identity.states.num_heads, true);
     if (!layer_kind_) return;
     layer.identity = options_.identity.of_drafter(layer_kind_->kind, layer_kind_->num_kv_heads, layer_kind_->head_dim);
-    layer.kv_name = draft_kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
+    layer.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank(), KvFile::Of::drafter);
     layer.first_kv_head = layer_kind_->first_kv_head;
     layer.num_kv_heads = layer_kind_->num_kv_heads_here;
     submit(layer, layer_kind_->num_kv_heads, layer_kind_->writes_kv);
@@ -146,7 +177,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
                      round_,
                      {},
                      {}};
-    RoundJob job, layer_job;
+    RoundJob job, state_job, layer_job;
     std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, store_kv);
@@ -158,6 +189,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
         }
         if (delta.kv_end > delta.kv_begin) {
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
+            add_states(*sequence, state_job);
         }
         if (keeps_kv(*sequence, store_kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();
@@ -170,7 +202,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             commit_.items.push_back(std::move(delta));
         }
     }
-    submit_kv(std::move(job), std::move(layer_job));
+    submit_kv(std::move(job), std::move(state_job), std::move(layer_job));
     if (!group_.is_first()) return;
     active_ = !commit_.items.empty();
     if (active_ && missing_kv_files_ == 0) writer_->submit(commit_);

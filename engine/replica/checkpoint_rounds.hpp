@@ -74,7 +74,8 @@ class CheckpointRounds {
     [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
     [[nodiscard]] ItemDelta delta_of(Sequence& sequence, bool store_kv) const;
     void add_layer_kv(Sequence& sequence, RoundJob& job) const;
-    void submit_kv(RoundJob target, RoundJob layer);
+    void add_states(const Sequence& sequence, RoundJob& job) const;
+    void submit_kv(RoundJob target, RoundJob states, RoundJob layer);
     void take(const RoundResult& result);
     void forget_if_unneeded(const std::string& commit);
 

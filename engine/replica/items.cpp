@@ -93,11 +93,35 @@ void Replica::State::restore_kv(Sequence& sequence) {
     } catch (const Error&) {
         // A file that was intact when verified can no longer be read: keep the positions before it, recompute the rest.
     }
+    if (usable == wanted && !restore_states(sequence, wanted)) usable = 0;
+    if (model.config().has_linear_attention()) min_committed = wanted;
     usable = min_over_ranks(group, usable);
-    if (windows && usable < wanted) usable = 0;
+    if ((windows || model.config().has_linear_attention()) && usable < wanted) usable = 0;
     sequence.min_committed = -min_over_ranks(group, -min_committed);
     sequence.kv->set_committed(usable);
     sequence.saved_kv = usable;
+}
+
+/// Reads the states of linear attention behind so many positions; false if a file can no longer be read.
+bool Replica::State::restore_states(Sequence& sequence, std::int64_t positions) {
+    const kernels::KvLayout& layout = model.kv_layouts().back();
+    if (!layout.is_state() || positions == 0) return true;
+    const kernels::DeltaShape& shape = layout.delta;
+    const std::int64_t half = shape.head_floats() / 2, heads = shape.num_key_heads;
+    std::vector<float> states(static_cast<std::size_t>(layout.num_layers * heads * shape.head_floats()));
+    try {
+        for (std::int64_t i = 0; i < layout.num_layers * heads; ++i) {
+            float* const head = states.data() + shape.head_offset(i / heads, i % heads);
+            for (const bool second : {false, true})
+                hooks.store->read_state(sequence.item.checkpoint_key, positions, i / heads,
+                                        group.rank() * heads + i % heads, second, head + (second ? half : 0));
+        }
+    } catch (const Error&) {
+        return false;
+    }
+    model.device().upload(sequence.kv->pages(model.kv_layouts().size() - 1).front(), states.data(),
+                          states.size() * sizeof(float));
+    return true;
 }
 
 /// Reads positions [first, end) of a group of layers. `done`: the end of what is read, also if this throws.

@@ -208,6 +208,7 @@ struct Replica::State {
     void restore_kv(Sequence& sequence);
     std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
     void restore_layer_kv(Sequence& sequence);
+    bool restore_states(Sequence& sequence, std::int64_t positions);
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);

@@ -101,6 +101,24 @@ ModelConfig deepseek_v2_lite() {
     return config;
 }
 
+/// Linear attention in three of four layers.
+ModelConfig qwen3_5_4b() {
+    ModelConfig config = shape(248320, 2560, 9216, 32, 16, 4, 256, true);
+    config.linear = {.num_key_heads = 16, .num_value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4};
+    config.norm_adds_one = true;
+    config.model_type = "qwen3_5_text";
+    engine::LayerConfig& layer = config.layers.front();
+    layer.rope.theta = 1e7;
+    layer.rope.rotary_dims = 64;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
+    for (std::size_t at = 0; at < config.layers.size(); ++at) {
+        const bool linear = (at + 1) % 4 != 0;
+        config.layers[at].linear = linear;
+        config.layers[at].head_norm = config.layers[at].output_gate = !linear;
+    }
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
@@ -110,6 +128,7 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"qwen3-30b-a3b", qwen3_30b_a3b()},
         {"gpt-oss-20b", gpt_oss_20b()},
         {"deepseek-v2-lite", deepseek_v2_lite()},
+        {"qwen3.5-4b", qwen3_5_4b()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

@@ -63,11 +63,17 @@ Json describe_rope(const engine::RopeConfig& rope) {
     return json;
 }
 
-/// Layers with the same window and heads.
+/// Layers with the same window and heads, and those with linear attention, which have a state.
 Json describe_groups(const engine::ModelConfig& config) {
     Json groups = Json::array();
     for (const auto& group : config.layer_groups()) {
-        groups.push_back({{"layers", 0}, {"window", group.window}, {"rope", describe_rope(group.rope)}});
+        groups.push_back({{"layers", 0}});
+        if (group.linear) {
+            groups.back()["attention"] = "linear";
+            continue;
+        }
+        groups.back()["window"] = group.window;
+        groups.back()["rope"] = describe_rope(group.rope);
         if (group.heads.num_kv_heads != config.num_kv_heads) groups.back()["kv_heads"] = group.heads.num_kv_heads;
         if (group.heads.dim != config.head_dim) groups.back()["head_dim"] = group.heads.dim;
     }
@@ -136,6 +142,20 @@ Json kv_bytes_per_token(const engine::ModelConfig& config) {
     return {{"bf16", bytes(kernels::DType::bf16)}, {"fp32", bytes(kernels::DType::f32)}};
 }
 
+/// Linear attention: its heads, and what a sequence keeps of any length.
+Json describe_linear_attention(const engine::ModelConfig& config) {
+    const engine::LinearAttentionConfig& linear = config.linear;
+    const kernels::DeltaShape shape = linear.shape(1);
+    const std::int64_t layers =
+        engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16).back().num_layers;
+    return {{"key_heads", linear.num_key_heads},
+            {"value_heads", linear.num_value_heads},
+            {"key_dim", linear.key_dim},
+            {"value_dim", linear.value_dim},
+            {"convolution", linear.taps},
+            {"state_bytes", layers * shape.num_key_heads * shape.head_floats() * std::int64_t{sizeof(float)}}};
+}
+
 Json describe_weights(const fs::path& folder) {
     const auto tensors = engine::SafetensorsFolder::open(folder);
     std::int64_t bytes = 0;
@@ -174,6 +194,7 @@ Json describe_model(const fs::path& folder) {
     }
     if (const auto groups = config.layer_groups(); groups.size() > 1 || groups.front().window > 0)
         json["layer_groups"] = describe_groups(config);
+    if (config.has_linear_attention()) json["linear_attention"] = describe_linear_attention(config);
     json["kv_bytes_per_token"] = kv_bytes_per_token(config);
     json["weights"] = describe_weights(folder);
     json["tokenizer"] = describe_tokenizer(*tokenizer);

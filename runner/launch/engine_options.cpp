@@ -153,6 +153,9 @@ std::int64_t max_item_positions(const Settings& settings, const engine::ModelCon
 static void check_ranking(const Settings& settings, const engine::ModelConfig& config) {
     const engine::PartialCache cache = draft_of(settings).partial_cache;
     const bool ranks = settings.draft->copies_target && cache.ranks();
+    if (ranks && config.has_linear_attention())
+        throw UsageError("partial-cache-mode: expected window or full, got " + settings.partial_cache_mode +
+                         "; the model has linear attention, whose states cannot go back to rank earlier positions");
     if (!ranks || settings.is_coupled()) return;
     const auto groups = config.layer_groups();
     const bool windows = std::any_of(groups.begin(), groups.end(), [](const auto& one) { return one.window > 0; });

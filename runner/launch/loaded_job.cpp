@@ -142,7 +142,7 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
     identity.num_kv_heads = config.num_kv_heads;
     identity.head_dim = config.head_dim;
     for (const auto& layout : engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16))
-        identity.groups.push_back({layout.num_layers, layout.window, layout.num_kv_heads, layout.head_dim});
+        identity.add_layers(layout);
     return identity;
 }
 

@@ -341,8 +341,12 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
                                      .logit_rows = logit_rows,
                                      .widest_quantized = quantized ? engine::widest_matrix(part.config, part.split) : 0,
                                      .decided_vocab = decides ? vocab : 0};
-        for (const kernels::KvLayout& layout : part.layouts)
-            operations = std::max(operations, device.operation_bytes(layout, pass));
+        std::int64_t of_attention = 0, of_states = 0;
+        for (const kernels::KvLayout& layout : part.layouts) {
+            std::int64_t& of_kind = layout.is_state() ? of_states : of_attention;
+            of_kind = std::max(of_kind, device.operation_bytes(layout, pass));
+        }
+        operations = std::max(operations, of_attention + of_states);
     }
     return bytes + operations;
 }

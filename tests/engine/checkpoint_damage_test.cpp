@@ -290,9 +290,9 @@ TEST(CheckpointNames, AreWrittenInOneWay) {
     EXPECT_EQ(detail::parse_file_name("12-3-40.h5")->rank, -1);
     EXPECT_EQ(detail::parse_file_name("0-0-0.7.h5")->rank, 7);
     EXPECT_TRUE(detail::parse_file_name("0-0-0.7.h5.tmp")->temporary);
-    EXPECT_FALSE(detail::parse_file_name("0-0-0.7.h5")->of_drafter);
+    EXPECT_EQ(detail::parse_file_name("0-0-0.7.h5")->of, KvFile::Of::target);
     EXPECT_EQ(detail::parse_file_name("0-0-0.7.draft.h5")->rank, 7);
-    EXPECT_TRUE(detail::parse_file_name("0-0-0.7.draft.h5")->of_drafter);
+    EXPECT_EQ(detail::parse_file_name("0-0-0.7.draft.h5")->of, KvFile::Of::drafter);
     for (const char* name : {"0-0-0.draft.h5", "0-0-0.7.draft.draft.h5", "0-0-0.7.draft.0.h5", "0-0-0.7.drafth5"})
         EXPECT_FALSE(detail::parse_file_name(name).has_value()) << name;
     for (const char* name : {"", ".h5", "0-0.h5", "0-0-0", "0-0-0.h5x", "00-0-0.h5", "-1-0-0.h5", "+1-0-0.h5",

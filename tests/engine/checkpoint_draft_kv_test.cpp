@@ -30,8 +30,8 @@ class CheckpointDraftKv : public testing::Test {
                     fill_kv(identity, "a", 0, first + head, box.values, box.first, box.count,
                             to + static_cast<std::size_t>(head - box.first_head) * head_stride);
             };
-            files.push_back(write_kv_file(folder.path(), draft_kv_file_name(0, 0, replica.round, rank), identity, first,
-                                          count, {{"a", begin, end, read}}));
+            files.push_back(write_kv_file(folder.path(), kv_file_name(0, 0, replica.round, rank, KvFile::Of::drafter),
+                                          identity, first, count, {{"a", begin, end, read}}));
         }
         Commit commit = replica.commit(1, std::move(files));
         commit.items.front().drafter = {.kind = kind, .row_width = 0, .rows = {}};

@@ -82,26 +82,28 @@ double distance(const std::vector<float>& values, const std::vector<float>& righ
 
 TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
-    for (const char* model : {"llama-default-bf16",
-                              "qwen2",
-                              "opt-post-norm-bf16",
-                              "qwen3-bf16",
-                              "gemma3-bf16",
-                              "phi3-bf16",
-                              "qwen3-moe",
-                              "mixtral",
-                              "gpt-oss",
-                              "glm4-moe",
-                              "smollm3",
-                              "ministral3",
-                              "deepseek-v3",
-                              "deepseek-v2-lite",
-                              "granite",
-                              "glm4",
-                              "olmo3",
-                              "minimax-m2",
-                              "gemma4-bf16",
-                              "gemma4-moe"}) {
+    constexpr const char* models[] = {"llama-default-bf16",
+                                      "qwen2",
+                                      "opt-post-norm-bf16",
+                                      "qwen3-bf16",
+                                      "gemma3-bf16",
+                                      "phi3-bf16",
+                                      "qwen3-moe",
+                                      "mixtral",
+                                      "gpt-oss",
+                                      "glm4-moe",
+                                      "smollm3",
+                                      "ministral3",
+                                      "deepseek-v3",
+                                      "deepseek-v2-lite",
+                                      "granite",
+                                      "glm4",
+                                      "olmo3",
+                                      "minimax-m2",
+                                      "gemma4-bf16",
+                                      "gemma4-moe",
+                                      "qwen3.5"};
+    for (const char* model : models) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
             if (!GetParam().any_split && precision != Precision::bf16) continue;  // the other precisions use no library
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
@@ -183,6 +185,28 @@ TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
         EXPECT_EQ(tokens_of(result.items), right) << "sharded " << sharded;
         EXPECT_GT(result.sum.drafted, 0);
     }
+}
+
+// States are changed by accepted drafts, those of the drafting model too.
+TEST_P(OtherDevice, DraftsOverLinearAttentionGiveTheTextOfPlainDecoding) {
+    Job drafted = job();
+    drafted.model = parity / "qwen3.5";
+    drafted.items = 3;
+    drafted.generation.max_tokens = 16;
+    Job plain = drafted;
+    plain.options.draft.method = "ar";
+    if (GetParam().as_cpu) plain.make_device = {};
+    const auto right = tokens_of(launch(plain).items);
+    drafted.options.draft.method = "rsd-s";
+    drafted.options.draft.tree = "2x3";
+    drafted.options.verify = "coupled";
+    drafted.draft_models = {drafted.model};
+    const JobResult result = launch(drafted);
+    EXPECT_EQ(tokens_of(result.items), right);
+    EXPECT_GT(result.sum.drafted, 0);
+    std::int64_t num_tokens = 0;
+    for (const auto& [index, tokens] : right) num_tokens += std::ssize(tokens);
+    EXPECT_LT(result.sum.target_calls, num_tokens) << "some drafts are accepted";
 }
 
 TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {

@@ -220,18 +220,22 @@ TEST_P(LongTexts, RankedDraftsGiveOneText) {
     testing::expect_one_text(drafted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern", "gemma4"),
-                         [](const auto& info) { return std::string(info.param).substr(0, 6); });
+INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern", "gemma4", "qwen3.5"),
+                         [](const auto& info) {
+                             std::string name = info.param;
+                             std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
+                             return name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
                                            "gemma4", "gemma4-moe", "phi3-short", "qwen3-moe", "mixtral", "gpt-oss",
                                            "gpt-oss-mxfp4", "glm4-moe", "smollm3", "ministral3", "seed-oss",
                                            "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite", "glm4", "olmo2",
-                                           "olmo3", "minimax-m2"),
+                                           "olmo3", "minimax-m2", "qwen3.5"),
                          [](const auto& info) {
                              std::string name = info.param;
-                             std::replace(name.begin(), name.end(), '-', '_');
+                             for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');
                              return name;
                          });
 

@@ -17,6 +17,7 @@
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -174,12 +175,9 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                                                    model->config().num_layers,
                                                    model->config().num_kv_heads,
                                                    model->config().head_dim};
-                    for (const kernels::KvLayout& layout : model->kv_layouts()) {
-                        const auto group = static_cast<std::size_t>(layout.group);
-                        const HeadShape heads = model->config().layer_groups().at(group).heads;
-                        options.checkpoint.identity.groups.push_back(
-                            {layout.num_layers, layout.window, heads.num_kv_heads, heads.dim});
-                    }
+                    const Split whole(model->config(), 0, 1);
+                    for (const auto& layout : kv_layouts_of(model->config(), whole, kernels::DType::bf16))
+                        options.checkpoint.identity.add_layers(layout);
                     store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
                                                               options.checkpoint.epoch - 1);
                 }

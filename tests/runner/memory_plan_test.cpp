@@ -161,6 +161,14 @@ TEST_F(MemoryPlan, WhatIsReservedIsCounted) {
     EXPECT_NE(refusal(), "");
 }
 
+TEST_F(MemoryPlan, LinearAttentionReservesMemoryOfItsOwn) {
+    settings.model = LONGHAUL_TEST_DATA "/parity/qwen3.5";
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t before = reserved_bytes(settings, parts, device);
+    device.operations_take = 1000;
+    EXPECT_EQ(reserved_bytes(settings, parts, device), before + 2000);
+}
+
 // The copy of the target that drafts has weights, but its keys and values are the target's.
 TEST_F(MemoryPlan, ACopyOfTheTargetNeedsItsWeightsAlone) {
     settings.precision = "bf16";

@@ -11,7 +11,6 @@ described in tests/data/parity/README.md.
 """
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -20,332 +19,12 @@ import tempfile
 import safetensors.torch
 import torch
 import transformers
+from parity_models import MODELS, NULL, ROPE_POSITIONS, ROPES, SMALL
 from stored_weights import SCALED, quantized
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # others want aligned rows
-NULL = "null"
-LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-
-
-@dataclasses.dataclass
-class Model:
-    """One model folder. `config` changes `SMALL`; an entry that is None is removed, one that is NULL is null."""
-
-    name: str
-    config: dict
-    num_tokens: int = 80
-    dtype: torch.dtype = torch.float32
-    shard_bytes: int = 0  # if above 0: several files with an index
-    modern: bool = False  # config.json as transformers 5 writes it
-    weights_of: str = ""  # the same weights as that model, rounded to `dtype`
-    generation: dict = dataclasses.field(default_factory=dict)
-    prompt: int = 0  # if above 0: the greedy continuation of so many tokens is in the golden
-    headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
-    with_images: str = ""  # the folder is that of this class and type, whose text model this is
-    scaled: str = ""  # matrices of 8 or 4 bits with scales: a key of SCALED
-
-
-# Small, but head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
-SMALL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 10000.0,
-    "rope_scaling": None,
-    "tie_word_embeddings": True,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "torch_dtype": "float32",
-}
-
-EIGHT_HEADS = {
-    "hidden_size": 64,
-    "intermediate_size": 40,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": None,
-    "tie_word_embeddings": False,
-}
-YARN = {
-    "max_position_embeddings": 128,
-    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-}
-
-# 8 heads, so that every tensor-parallel degree runs; few positions, because their table is part of the file.
-OPT = {
-    "architectures": ["OPTForCausalLM"],
-    "model_type": "opt",
-    "num_attention_heads": 8,
-    "ffn_dim": 40,
-    "max_position_embeddings": 128,
-    "word_embed_proj_dim": 32,
-    "do_layer_norm_before": True,
-    "activation_function": "relu",
-    "dropout": 0.1,
-    "layerdrop": 0.0,
-    "init_std": 0.02,
-    "bos_token_id": 2,
-    "pad_token_id": 1,
-    "prefix": "</s>",
-} | dict.fromkeys(["num_key_value_heads", "head_dim", "hidden_act", "intermediate_size", "rms_norm_eps", "rope_theta",
-                   "rope_scaling", "tie_word_embeddings"])  # fmt: skip
-
-# Windows that begin in a chunk of attention, at its end and before it; texts beyond 4,096 tokens.
-QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
-         "attention_bias": False, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2}  # fmt: skip
-MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 8192,
-           "tie_word_embeddings": False}  # fmt: skip
-GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
-          "hidden_act": None, "intermediate_size": 24, "num_hidden_layers": 4, "max_position_embeddings": 8192,
-          "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 24, "sliding_window": 48, "sliding_window_pattern": 3,
-          "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
-          "rope_scaling": {"rope_type": "linear", "factor": 8.0}}  # fmt: skip
-PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.75, "pad_token_id": 0,
-        "hidden_size": 64, "head_dim": None, "intermediate_size": 40,
-        "sliding_window": None, "max_position_embeddings": 256, "original_max_position_embeddings": 64, "rope_scaling":
-        {"type": "longrope", "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0]}}  # fmt: skip
-
-# Mixture of experts: 8 heads, so that every tensor-parallel degree runs, and a layer without experts.
-QWEN3_MOE = QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_attention_heads": 8,
-                     "num_key_value_heads": 4, "head_dim": 8, "num_hidden_layers": 3, "num_experts": 5,
-                     "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True,
-                     "decoder_sparse_step": 1, "mlp_only_layers": [1], "tie_word_embeddings": False}  # fmt: skip
-MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_attention_heads": 8,
-           "num_key_value_heads": 4, "head_dim": None, "intermediate_size": 24, "num_local_experts": 4,
-           "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False}  # fmt: skip
-# Gates far beyond the activation's limit of 7; rows of three blocks of MXFP4.
-GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 96, "intermediate_size": 32,
-           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "num_local_experts": 4,
-           "num_experts_per_tok": 2, "sliding_window": 40, "tie_word_embeddings": False, "attention_bias": True,
-           "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0, "rope_theta": 150000,
-           "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 32,
-                            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}}  # fmt: skip
-# A shared expert, as wide as two others, and a layer without experts. Half of each head is rotated.
-GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_attention_heads": 8,
-            "num_key_value_heads": 4, "head_dim": 8, "num_hidden_layers": 3, "n_routed_experts": 6,
-            "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_shared_experts": 2, "first_k_dense_replace": 1,
-            "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "use_qk_norm": True,
-            "attention_bias": True, "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1,
-            "tie_word_embeddings": False}  # fmt: skip
-
-# Layers 2 and 4 without rotation.
-SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 4, "num_attention_heads": 8,
-           "num_key_value_heads": 4, "head_dim": None, "no_rope_layer_interval": 2, "no_rope_layers": [1, 0, 1, 0],
-           "rope_theta": 5000000.0, "attention_bias": False, "mlp_bias": False, "use_sliding_window": False,
-           "pad_token_id": 0}  # fmt: skip
-# The queries of every 48 positions have a factor of their own.
-MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "num_attention_heads": 8,
-              "num_key_value_heads": 4, "head_dim": 8, "sliding_window": None, "tie_word_embeddings": False, "rope_theta": None,
-              "rope_parameters": {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
-                                  "original_max_position_embeddings": 48, "beta_fast": 32.0, "beta_slow": 1.0,
-                                  "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}}  # fmt: skip
-SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False,
-            "mlp_bias": False, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
-            "tie_word_embeddings": False}  # fmt: skip
-# Half of each head is rotated, in pairs that stand side by side.
-GLM4 = {"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "num_attention_heads": 8, "head_dim": 8,
-        "rms_norm_eps": 1.5625e-07, "attention_bias": True, "partial_rotary_factor": 0.5, "pad_token_id": 0,
-        "tie_word_embeddings": False}  # fmt: skip
-# Norms over all heads of q, and over all of k. Layers with a window are rotated without yarn.
-OLMO2 = {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "num_attention_heads": 8, "num_key_value_heads": 4,
-         "head_dim": None, "pad_token_id": 0, "attention_bias": False, "tie_word_embeddings": False}  # fmt: skip
-OLMO3 = OLMO2 | {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 3, "rope_theta": 500000,
-                 "sliding_window": 40, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-                 "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128,
-                                  "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0}}  # fmt: skip
-MINIMAX_M2 = {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "num_attention_heads": 8, "head_dim": 8,
-              "intermediate_size": 20, "num_local_experts": 6, "num_experts_per_tok": 3, "rotary_dim": 4, "rope_theta": 5000000,
-              "use_qk_norm": True, "qk_norm_type": "per_layer", "scoring_func": "sigmoid", "use_routing_bias": True,
-              "shared_intermediate_size": 0, "tie_word_embeddings": False}  # fmt: skip
-# Factors that are no powers of two.
-GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_attention_heads": 8, "num_key_value_heads": 4,
-           "head_dim": 8, "attention_bias": False, "mlp_bias": False, "embedding_multiplier": 12.0, "logits_scaling": 3.0,
-           "residual_multiplier": 0.22, "attention_multiplier": 0.2}  # fmt: skip
-# Latent attention. A row has three experts of the two best groups of three. Values are wider than keys.
-DEEPSEEK_V3 = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_attention_heads": 8,
-               "num_key_value_heads": 8, "head_dim": None, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
-               "qk_rope_head_dim": 16, "v_head_dim": 32, "num_hidden_layers": 2, "first_k_dense_replace": 1,
-               "n_routed_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "n_shared_experts": 1,
-               "n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "scoring_func": "sigmoid",
-               "topk_method": "noaux_tc", "moe_layer_freq": 1, "num_nextn_predict_layers": 0, "attention_bias": False,
-               "tie_word_embeddings": False, "rope_theta": 10000.0, "max_position_embeddings": 2048,
-               "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 32,
-                                "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}  # fmt: skip
-DEEPSEEK_V2 = DEEPSEEK_V3 | {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "n_shared_experts": 2,
-                             "routed_scaling_factor": 16.0, "norm_topk_prob": False, "scoring_func": "softmax",
-                             "topk_method": "group_limited_greedy", "num_hidden_layers": 2}  # fmt: skip
-GLM4_MOE_LITE = DEEPSEEK_V3 | {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "scoring_func": None,
-                               "num_hidden_layers": 2, "n_group": 1, "topk_group": 1, "rope_scaling": None,
-                               "qk_nope_head_dim": 32, "v_head_dim": 16}  # fmt: skip
-# Two kinds of layers with heads of their own; in the full ones, keys are values, and an eighth of a head is rotated.
-GEMMA4 = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_activation": "gelu_pytorch_tanh",
-          "hidden_act": None, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 8,
-          "num_key_value_heads": 4, "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 2,
-          "attention_k_eq_v": True, "rms_norm_eps": 1e-06, "sliding_window": 40, "rope_theta": None,
-          "max_position_embeddings": 8192,
-          "layer_types": ["sliding_attention", "full_attention"] * 2, "final_logit_softcapping": 6.0,
-          "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False,
-          "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-                              "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0,
-                                                 "partial_rotary_factor": 0.25}}}  # fmt: skip
-GEMMA4_MOE = GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 12,
-                       "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
-
-MODELS = [
-    # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
-    Model("llama-default", EIGHT_HEADS, num_tokens=700),
-    Model("llama-default-bf16", EIGHT_HEADS | {"torch_dtype": "bfloat16"}, 700, torch.bfloat16, weights_of="llama-default"),
-    Model("llama-linear", {"num_key_value_heads": 1, "rope_scaling": {"type": "linear", "factor": 2.5}}),
-    Model(
-        "llama-llama3",
-        {
-            "rope_theta": 500000.0,
-            "max_position_embeddings": 128,
-            "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32},
-        },
-        generation={"eos_token_id": [2, 5]},
-    ),
-    Model(
-        "llama-llama3-fp16",
-        {
-            "rope_theta": 500000.0,
-            "max_position_embeddings": 128,
-            "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32},
-            "torch_dtype": "float16",
-        },
-        dtype=torch.float16,
-        weights_of="llama-llama3",
-    ),
-    Model("llama-yarn", YARN),
-    Model("llama-yarn-bf16", YARN | {"torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="llama-yarn"),
-    Model(
-        "llama-modern",
-        YARN | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
-        modern=True,
-    ),
-    Model("llama-shards", {"tie_word_embeddings": False}, shard_bytes=40000),
-    Model(
-        "llama-odd",
-        {
-            "vocab_size": 97,
-            "hidden_size": 40,
-            "intermediate_size": 58,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 5,
-            "num_key_value_heads": 1,
-            "head_dim": 6,
-        },
-    ),
-    Model("qwen2", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None, "use_sliding_window": False,
-                    "sliding_window": 1024, "max_window_layers": 2, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06}),
-    Model("opt", OPT),
-    Model("opt-fp16", OPT | {"torch_dtype": "float16"}, dtype=torch.float16, weights_of="opt", headless=True),
-    Model("opt-bf16", OPT | {"torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="opt"),
-    Model("opt-post-norm-bf16", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 20, "torch_dtype": "bfloat16"},
-          dtype=torch.bfloat16),
-    # The target of the EAGLE-3 head of make_eagle_goldens.py: enough layers for three different taps.
-    Model("llama-8-layers", {"intermediate_size": 16, "num_hidden_layers": 8, "num_attention_heads": 8,
-                             "num_key_value_heads": 4, "head_dim": 8, "tie_word_embeddings": False,
-                             "rope_theta": 500000.0, "max_position_embeddings": 128, "torch_dtype": "bfloat16",
-                             "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32}}, dtype=torch.bfloat16),
-    Model("qwen3", QWEN3 | {"tie_word_embeddings": False}, prompt=40),
-    Model("qwen3-bf16", QWEN3 | {"tie_word_embeddings": False, "torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="qwen3"),
-    # 8 heads, so that every tensor-parallel degree runs.
-    Model("qwen3-window", QWEN3 | EIGHT_HEADS | {"head_dim": 6, "use_sliding_window": True, "sliding_window": 70,
-                                                 "max_window_layers": 1}, 600, prompt=100),
-    Model("mistral", MISTRAL | {"sliding_window": 4096}, 4200),
-    Model("mistral-window", MISTRAL | {"sliding_window": 33}, 600, prompt=50),
-    Model("mistral-full-modern", MISTRAL | {"sliding_window": None, "head_dim": 24}, 80, modern=True),
-    Model("gemma3", GEMMA3, 4200),
-    Model("gemma3-bf16", GEMMA3 | {"torch_dtype": "bfloat16"}, 600, torch.bfloat16, weights_of="gemma3"),
-    Model("gemma3-modern", GEMMA3 | {"tie_word_embeddings": False, "num_key_value_heads": 4, "num_attention_heads": 8,
-                                     "head_dim": 4, "query_pre_attn_scalar": 4}, 80, modern=True, prompt=60),
-    Model("phi3-short", PHI3, 60, prompt=40),
-    Model("phi3-long", PHI3, 80, weights_of="phi3-short"),
-    Model("phi3-bf16", PHI3 | {"torch_dtype": "bfloat16", "num_key_value_heads": 4, "num_attention_heads": 8,
-                               "rope_scaling": None, "sliding_window": 50}, 80, torch.bfloat16),
-    Model("qwen3-moe", QWEN3_MOE, prompt=40),
-    Model("qwen3-moe-modern", QWEN3_MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False,
-                                           "num_experts": 6, "num_experts_per_tok": 2}, modern=True),
-    Model("mixtral", MIXTRAL, prompt=50),
-    # 136 rows and columns: two blocks of scales.
-    Model("qwen3-fp8", QWEN3 | {"hidden_size": 136, "intermediate_size": 40, "num_hidden_layers": 1}, scaled="block"),
-    Model("qwen3-moe-fp8", QWEN3_MOE, weights_of="qwen3-moe", scaled="channel"),
-    Model("qwen2-int8", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None,
-                         "rms_norm_eps": 1e-06}, weights_of="qwen2", scaled="int8"),
-    Model("gpt-oss", GPT_OSS, 600, prompt=60),
-    Model("gpt-oss-mxfp4", GPT_OSS, 80, weights_of="gpt-oss", scaled="mxfp4", prompt=60),
-    Model("gpt-oss-bf16-modern", GPT_OSS | {"torch_dtype": "bfloat16", "num_hidden_layers": 1,
-                                            "intermediate_size": 17, "layer_types": ["sliding_attention"]}, 80, torch.bfloat16, modern=True),
-    Model("mistral3", MISTRAL | {"sliding_window": None}, prompt=50, with_images="Mistral3ForConditionalGeneration mistral3"),
-    Model("glm4-moe", GLM4_MOE, prompt=40),
-    Model("glm4-moe-modern", GLM4_MOE | {"use_qk_norm": False, "norm_topk_prob": False, "n_shared_experts": 1,
-                                         "first_k_dense_replace": 0, "num_hidden_layers": 1}, modern=True),
-    Model("qwen2-gptq", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None,
-                         "rms_norm_eps": 1e-06}, weights_of="qwen2", scaled="gptq"),
-    Model("mixtral-awq", MIXTRAL, weights_of="mixtral", scaled="awq"),
-    Model("qwen3-moe-packed", QWEN3_MOE, weights_of="qwen3-moe", scaled="packed"),
-    Model("qwen3-nvfp4", QWEN3 | {"intermediate_size": 48, "num_hidden_layers": 1}, scaled="nvfp4"),
-    Model("smollm3", SMOLLM3, prompt=40),
-    Model("smollm3-modern", SMOLLM3 | {"no_rope_layers": [0, 1, 1, 1], "use_sliding_window": True, "sliding_window": 40}, 80, modern=True),
-    Model("ministral3", MINISTRAL3, 600, prompt=60),
-    Model("mistral3-ministral3", MINISTRAL3, 80, with_images="Mistral3ForConditionalGeneration mistral3"),
-    Model("seed-oss", SEED_OSS, prompt=40),
-    Model("deepseek-v3", DEEPSEEK_V3, 300, prompt=40),
-    Model("deepseek-v3-bf16", DEEPSEEK_V3 | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="deepseek-v3"),
-    Model("deepseek-v3-fp8", DEEPSEEK_V3 | {"num_hidden_layers": 1, "first_k_dense_replace": 0}, scaled="block"),
-    Model("deepseek-v2", DEEPSEEK_V2, 80, prompt=40),
-    Model("deepseek-v2-lite", DEEPSEEK_V2 | {"q_lora_rank": NULL, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
-                                             "first_k_dense_replace": 0, "num_hidden_layers": 1, "routed_scaling_factor": 1.0}),
-    Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
-    Model("deepseek-v3-halves", DEEPSEEK_V3 | {"num_hidden_layers": 1, "rope_interleave": False}),
-    Model("granite", GRANITE, prompt=40),
-    Model("glm4", GLM4, prompt=40),
-    Model("glm4-whole-modern", GLM4 | {"num_hidden_layers": 1, "partial_rotary_factor": 1.0, "attention_bias": False}, modern=True),
-    Model("olmo2", OLMO2, prompt=40),
-    Model("olmo3", OLMO3, prompt=60),
-    Model("olmo3-modern", OLMO3 | {"layer_types": ["full_attention"], "num_hidden_layers": 1}, modern=True),
-    Model("minimax-m2", MINIMAX_M2, prompt=40),
-    Model("gemma4", GEMMA4, 600, prompt=60),
-    Model("gemma4-bf16", GEMMA4 | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="gemma4"),
-    Model("gemma4-modern", GEMMA4 | {"attention_k_eq_v": False, "tie_word_embeddings": False, "final_logit_softcapping": None,
-                                     "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}, 80, modern=True),
-    Model("gemma4-moe", GEMMA4_MOE, 80, prompt=60, with_images="Gemma4ForConditionalGeneration gemma4"),
-    Model("gemma4-moe-modern", GEMMA4_MOE | {"num_key_value_heads": 2}, 80, modern=True),
-]  # fmt: skip
-
-# RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
-ROPES = [
-    ("llama-2", {"head_dim": 128, "max_position_embeddings": 4096}),
-    ("theta-1e6", {"rope_theta": 1000000.0, "max_position_embeddings": 32768}),
-    ("linear-older", {"rope_scaling": {"type": "linear", "factor": 8.0}, "max_position_embeddings": 16384}),
-    ("llama-3.1-8b", {"head_dim": 128, "rope_theta": 500000.0, "max_position_embeddings": 131072,
-                      "rope_scaling": LLAMA3 | {"factor": 8.0, "original_max_position_embeddings": 8192}}),
-    ("llama-3.2-1b-modern", {"max_position_embeddings": 131072, "rope_theta": None, "rope_scaling": None, "rope_parameters":
-                             LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 8192, "rope_theta": 500000.0}}),
-    ("qwen2.5-yarn", {"head_dim": 128, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
-                      "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}),
-    ("demo-yarn", {"head_dim": 32, "max_position_embeddings": 131072,
-                   "rope_scaling": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8192}}),
-    ("yarn-attention-factor-modern", {"max_position_embeddings": 65536, "rope_theta": None, "rope_scaling": None, "rope_parameters":
-                                      {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-                                       "attention_factor": 1.25, "beta_fast": 24, "beta_slow": 2, "rope_theta": 150000.0}}),
-    ("yarn-mscale-exact-range", {"max_position_embeddings": 163840, "rope_scaling":
-                                 {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "truncate": False,
-                                  "mscale": 0.707, "mscale_all_dim": 1.0}}),
-]  # fmt: skip
-ROPE_POSITIONS = [1, 8191, 131071]
 
 
 def without_none(config):
@@ -368,7 +47,12 @@ def random_weights(model, generator):
         if name.endswith(("router.scale", "per_expert_scale")):
             parameter.data = 1.0 + 0.3 * noise
         elif "norm" in name and name.endswith("weight"):
-            parameter.data = 0.3 * noise + (0.0 if model.config.model_type == "gemma3_text" else 1.0)  # Gemma adds 1
+            adds_one = model.config.model_type in ("gemma3_text", "qwen3_5_text") and "linear_attn.norm" not in name
+            parameter.data = 0.3 * noise + (0.0 if adds_one else 1.0)
+        elif name.endswith("A_log"):
+            parameter.data = noise - 3.0
+        elif "conv1d" in name:
+            parameter.data = 0.5 * noise
         elif "sinks" in name or name.endswith("experts.gate_up_proj"):
             parameter.data = noise
         else:
@@ -422,10 +106,10 @@ def write_model_with_images(spec, folder, plain, state):
     outer |= {"architectures": [class_name], "model_type": model_type, "vision_config": {"hidden_size": 16}}
     del inner["architectures"]
     write_json(folder / "config.json", outer | {"text_config": inner})
-    within = {"gemma4": "model.language_model"}.get(model_type, "language_model.model")
+    within = dict.fromkeys(("gemma4", "qwen3_5"), "model.language_model").get(model_type, "language_model.model")
     tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
     if not inner.get("tie_word_embeddings"):
-        tensors["language_model.lm_head.weight"] = state["lm_head.weight"]
+        tensors["lm_head.weight" if model_type == "qwen3_5" else "language_model.lm_head.weight"] = state["lm_head.weight"]
     tensors["vision_tower.ln_pre.weight"] = torch.ones(16)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -1,0 +1,235 @@
+// The layers of families with a mixture of experts, and latent attention: what config.json says of them, and what their
+// transformers class fixes.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/model/config_section.hpp"
+#include "engine/model/layer_parts.hpp"
+#include "kernels/gate.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine::detail {
+
+namespace {
+
+/// Qwen: layers with one MLP beside those with experts: by number, and all but every so many.
+std::vector<bool> layers_with_experts(const Section& top, std::int64_t num_layers) {
+    const std::int64_t step = top.size_or("decoder_sparse_step", 1, max_layers);
+    std::vector<bool> sparse;
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) sparse.push_back((layer + 1) % step == 0);
+    constexpr std::string_view key = "mlp_only_layers";
+    const Json* dense = top.find(key);
+    if (dense == nullptr) return sparse;
+    const std::string expected = "an array of layers, numbers from 0 to " + std::to_string(num_layers - 1);
+    if (!dense->is_array()) top.refuse(key, expected);
+    for (const Json& layer : *dense) {
+        if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= static_cast<std::uint64_t>(num_layers))
+            throw InputError(top.file, top.field(key), expected, describe(layer));
+        sparse[layer.get<std::size_t>()] = false;
+    }
+    return sparse;
+}
+
+}  // namespace
+
+void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config);
+    if (top.flag("use_sliding_window")) config.layers.front().attention_window = window_of(top, 4096);
+    const bool modern = top.find("num_local_experts") != nullptr;  // as transformers 5 writes it
+    ExpertConfig experts = read_experts(top, config, modern ? "num_local_experts" : "num_experts", 128, 8);
+    experts.normalized = top.flag("norm_topk_prob");
+    const std::vector<bool> sparse = layers_with_experts(top, config.num_layers);
+    if (std::find(sparse.begin(), sparse.end(), true) == sparse.end())
+        throw InputError(top.file, "mlp_only_layers and decoder_sparse_step", "a layer that they leave its experts",
+                         "none");
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 768, max_intermediate_size);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t layer = 0; layer < sparse.size(); ++layer) {
+        if (sparse[layer]) config.layers[layer].experts = experts;
+    }
+}
+
+void read_mixtral_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().attention_window = window_of(top, 0);
+    config.layers.front().experts = read_experts(top, config, "num_local_experts", 8, 2);
+    config.expert_intermediate_size = config.intermediate_size;
+}
+
+namespace {
+
+/// What a class of transformers fills in if config.json lacks it.
+struct RoutedDefaults {
+    std::int64_t experts, per_token, width, shared, first_dense;
+    std::int64_t groups = 1, best_groups = 1;
+    double scale = 1.0;
+};
+
+/// The groups of experts from which those of a row are chosen.
+void read_expert_groups(const Section& top, const RoutedDefaults& defaults, ExpertConfig& experts) {
+    constexpr std::string_view groups = "n_group", best = "topk_group";
+    experts.num_groups = top.size_or(groups, defaults.groups, max_experts);
+    experts.best_groups = top.size_or(best, defaults.best_groups, max_experts);
+    const std::int64_t size = experts.count / experts.num_groups;
+    const bool two = experts.score == RouterScore::sigmoid && experts.num_groups > 1;
+    if (experts.count % experts.num_groups != 0 || (two && size < 2))
+        top.refuse(groups, "a divisor of n_routed_experts = " + std::to_string(experts.count) +
+                               (two ? ", with two experts or more in a group" : ""));
+    if (experts.best_groups > experts.num_groups || experts.best_groups * size < experts.per_token)
+        top.refuse(best, "at most n_group = " + std::to_string(experts.num_groups) +
+                             ", and groups with num_experts_per_tok = " + std::to_string(experts.per_token) +
+                             " experts or more");
+}
+
+/// Layers of experts with a shared one, as DeepSeek has them. `experts`: what is the same in the whole family.
+void read_routed_layers(const Section& top, const RoutedDefaults& defaults, ExpertConfig kind, ModelConfig& config) {
+    ExpertConfig experts = read_experts(top, config, "n_routed_experts", defaults.experts, defaults.per_token);
+    experts.score = kind.score;
+    experts.normalized = kind.normalized;
+    experts.scale = top.positive_or("routed_scaling_factor", defaults.scale, 1e6);
+    read_expert_groups(top, defaults, experts);
+    const std::int64_t width = top.size_or("moe_intermediate_size", defaults.width, max_intermediate_size);
+    const std::int64_t shared = get_int_or(top.json, "n_shared_experts", defaults.shared, 0,
+                                           max_intermediate_size / width, top.file, top.within);
+    const std::int64_t dense =
+        get_int_or(top.json, "first_k_dense_replace", defaults.first_dense, 0, max_layers, top.file, top.within);
+    if (top.size_or("moe_layer_freq", 1, max_layers) != 1) top.refuse("moe_layer_freq", "1");
+    if (dense >= config.num_layers) return;
+    config.expert_intermediate_size = width;
+    config.shared_intermediate_size = shared * width;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (auto at = static_cast<std::size_t>(dense); at < config.layers.size(); ++at)
+        config.layers[at].experts = experts;
+}
+
+/// Latent attention (MLA). `config` has the sizes, and one layer.
+void read_latent_attention(const Section& top, const LatentConfig& defaults, ModelConfig& config) {
+    constexpr std::int64_t step = 16;  // of the inputs of a matmul: the parts of a head stand side by side
+    const auto dim = [&](std::string_view key, std::int64_t fallback, std::int64_t high) {
+        const std::int64_t value = top.size_or(key, fallback, high);
+        if (value % step != 0) top.refuse(key, "a multiple of " + std::to_string(step));
+        return value;
+    };
+    LatentConfig& latent = config.latent;
+    latent.kv_rank = dim("kv_lora_rank", defaults.kv_rank, max_head_dim);
+    latent.nope_dim = dim("qk_nope_head_dim", defaults.nope_dim, max_head_dim);
+    latent.rope_dim = dim("qk_rope_head_dim", defaults.rope_dim, max_head_dim);
+    latent.value_dim = dim("v_head_dim", defaults.value_dim, max_head_dim);
+    latent.interleaved = top.flag_or("rope_interleave", true);
+    const bool no_query_rank = top.json.contains("q_lora_rank") && top.find("q_lora_rank") == nullptr;
+    if (!no_query_rank) latent.query_rank = dim("q_lora_rank", defaults.query_rank, max_hidden_size);
+    if (latent.kv_rank % latent.rope_dim != 0 || (2 * latent.nope_dim) % latent.rope_dim != 0)
+        top.refuse("qk_rope_head_dim", "a divisor of kv_lora_rank and of twice qk_nope_head_dim");
+    if (latent.kv_rank + latent.rope_dim > max_head_dim)
+        top.refuse("kv_lora_rank", "with qk_rope_head_dim at most " + std::to_string(max_head_dim));
+    if (top.flag("attention_bias")) top.refuse("attention_bias", "false");
+    config.num_kv_heads = 1;
+    config.head_dim = latent.kv_rank + latent.rope_dim;
+    read_common(top, config);
+    RopeConfig& rope = config.layers.front().rope;
+    // Attention divides by the root of head_dim, and should by that of a head's queries, times the square of yarn's
+    // attention temperature.
+    rope.query_scale = std::sqrt(static_cast<double>(config.head_dim) / static_cast<double>(latent.query_dim()));
+    if (rope.mscale_all_dim == 0.0 || rope.factor <= 1.0) return;
+    const double temperature = 0.1 * rope.mscale_all_dim * kernels::scalar::det_log(rope.factor) + 1.0;
+    rope.query_scale *= temperature * temperature;
+}
+
+}  // namespace
+
+/// GLM-4.5 to 4.7: the router of DeepSeek-V3, a shared expert, no experts in the first layers.
+void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = top.flag("attention_bias");
+    layer.head_norm = top.flag("use_qk_norm");
+    read_routed_layers(top, {.experts = 128, .per_token = 8, .width = 1408, .shared = 1, .first_dense = 1},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+}
+
+/// DeepSeek-V2: experts by softmax.
+void read_deepseek_v2_layers(const Section& top, ModelConfig& config) {
+    read_latent_attention(top, {1536, 512, 128, 64, 128}, config);
+    if (top.flag("norm_topk_prob")) top.refuse("norm_topk_prob", "false");
+    if (top.text_or("scoring_func", "softmax") != "softmax") top.refuse("scoring_func", R"("softmax")");
+    const std::string method = top.text_or("topk_method", "greedy");
+    if (method != "greedy" && method != "group_limited_greedy")
+        top.refuse("topk_method", R"("greedy" or "group_limited_greedy")");
+    read_routed_layers(top, {.experts = 64, .per_token = 6, .width = 1407, .shared = 2, .first_dense = 0},
+                       {.score = RouterScore::softmax, .normalized = false}, config);
+    if (method == "group_limited_greedy") return;
+    for (LayerConfig& layer : config.layers) layer.experts.num_groups = layer.experts.best_groups = 1;
+}
+
+/// DeepSeek-V3 and R1, and Kimi K2, which has its layers.
+void read_deepseek_v3_layers(const Section& top, ModelConfig& config) {
+    read_latent_attention(top, {1536, 512, 128, 64, 128}, config);
+    if (top.text_or("scoring_func", "sigmoid") != "sigmoid") top.refuse("scoring_func", R"("sigmoid")");
+    if (top.text_or("topk_method", "noaux_tc") != "noaux_tc") top.refuse("topk_method", R"("noaux_tc")");
+    read_routed_layers(top,
+                       {.experts = 256,
+                        .per_token = 8,
+                        .width = 2048,
+                        .shared = 1,
+                        .first_dense = 3,
+                        .groups = 8,
+                        .best_groups = 4,
+                        .scale = 2.5},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+}
+
+/// GLM-4.7-Flash: latent attention, and which layers have experts by name.
+void read_glm4_moe_lite_layers(const Section& top, ModelConfig& config) {
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    read_latent_attention(top, {768, 512, 192, 64, 256}, config);
+    read_routed_layers(top, {.experts = 64, .per_token = 4, .width = 1536, .shared = 1, .first_dense = 1, .scale = 1.8},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+    const Json* types = top.find("mlp_layer_types");
+    if (types == nullptr) return;
+    Json expected = Json::array();
+    for (std::int64_t at = 0; at < config.num_layers; ++at)
+        expected.push_back(config.layer(at).experts.count > 0 ? "sparse" : "dense");
+    if (*types != expected) top.refuse("mlp_layer_types", R"("dense" for the first layers, and "sparse")");
+}
+
+/// MiniMax-M2: norms on all heads of q and of k, and the router of DeepSeek-V3 without groups.
+void read_minimax_m2_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 5e6);
+    config.layers.front().whole_norm = true;
+    for (const char* key : {"use_qk_norm", "use_routing_bias"}) {
+        if (!top.flag_or(key, true)) top.refuse(key, "true");
+    }
+    if (top.text_or("qk_norm_type", "per_layer") != "per_layer") top.refuse("qk_norm_type", R"("per_layer")");
+    if (top.text_or("scoring_func", "sigmoid") != "sigmoid") top.refuse("scoring_func", R"("sigmoid")");
+    constexpr std::string_view shared = "shared_intermediate_size";
+    if (get_int_or(top.json, shared, 0, 0, max_intermediate_size, top.file, top.within) != 0) top.refuse(shared, "0");
+    ExpertConfig& experts = config.layers.front().experts;
+    experts = read_experts(top, config, "num_local_experts", 256, 8);
+    experts.score = RouterScore::sigmoid;
+    config.expert_intermediate_size = config.intermediate_size;
+}
+
+/// gpt-oss: windows in every other layer, attention sinks, biases everywhere, its own activation.
+void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.tied_embeddings = top.flag("tie_word_embeddings");
+    constexpr float alpha = kernels::swiglu_oai_alpha, limit = kernels::swiglu_oai_limit;
+    if (static_cast<float>(top.positive_or("swiglu_alpha", alpha, 100.0)) != alpha) top.refuse("swiglu_alpha", "1.702");
+    if (static_cast<float>(top.positive_or("swiglu_limit", limit, 1e6)) != limit) top.refuse("swiglu_limit", "7.0");
+    LayerConfig& layer = config.layers.front();
+    const Section rope = rope_section(top);
+    if (rope.json.empty()) top.refuse("rope_scaling", "the parameters of yarn, as in the published folders");
+    layer.rope = read_rope(rope, top, config, 150000.0);
+    layer.qkv_bias = layer.output_bias = top.flag_or("attention_bias", true);
+    layer.activation = Activation::swiglu_oai;
+    layer.sinks = true;
+    layer.experts = read_experts(top, config, "num_local_experts", 128, 4);
+    layer.experts.bias = layer.experts.stacked = true;
+    config.expert_intermediate_size = config.intermediate_size;
+    set_windows(top, window_of(top, 128),
+                windowed_layers(top, config.num_layers, [](std::int64_t at) { return at % 2 == 0; }), config);
+}
+
+}  // namespace longhaul::engine::detail

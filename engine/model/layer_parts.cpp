@@ -1,0 +1,92 @@
+#include "engine/model/layer_parts.hpp"
+
+#include <algorithm>
+
+namespace longhaul::engine::detail {
+
+std::int64_t window_of(const Section& top, std::int64_t fallback) {
+    constexpr std::string_view key = "sliding_window";
+    if (!top.json.contains(key)) return fallback;
+    return top.find(key) == nullptr ? 0 : top.size(key, max_context);
+}
+
+std::vector<bool> windowed_layers(const Section& top, std::int64_t num_layers,
+                                  const std::function<bool(std::int64_t)>& by_default) {
+    std::vector<bool> windowed;
+    const Json* types = top.find("layer_types");
+    if (types == nullptr) {
+        for (std::int64_t layer = 0; layer < num_layers; ++layer) windowed.push_back(by_default(layer));
+        return windowed;
+    }
+    if (!types->is_array() || std::ssize(*types) != num_layers)
+        top.refuse("layer_types", "an array of num_hidden_layers = " + std::to_string(num_layers));
+    for (const Json& type : *types) {
+        if (type != full_attention && type != sliding_attention)
+            throw InputError(top.file, top.field("layer_types"),
+                             describe(Json(full_attention)) + " or " + describe(Json(sliding_attention)),
+                             describe(type));
+        windowed.push_back(type == sliding_attention);
+    }
+    return windowed;
+}
+
+void set_windows(const Section& top, std::int64_t window, const std::vector<bool>& windowed, ModelConfig& config) {
+    const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
+    if (any && window == 0 && top.find("layer_types") != nullptr)
+        top.refuse("sliding_window", "a number of positions, for the layers that layer_types calls sliding_attention");
+    if (!any || window == 0) return;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t layer = 0; layer < windowed.size(); ++layer) {
+        if (windowed[layer]) config.layers[layer].attention_window = window;
+    }
+}
+
+Section of_kind(const Section& shared, std::string_view kind) {
+    const Json* own = shared.find(kind);
+    return own == nullptr ? shared : Section{*own, shared.file, shared.field(kind)};
+}
+
+void set_ropes(const std::vector<bool>& windowed, const RopeConfig& rope, ModelConfig& config) {
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < windowed.size(); ++at) {
+        if (windowed[at]) config.layers[at].rope = rope;
+    }
+}
+
+ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::string_view count_key,
+                          std::int64_t default_count, std::int64_t default_per_token) {
+    ExpertConfig experts;
+    experts.count = top.size_or(count_key, default_count, max_experts);
+    if (config.num_layers * experts.count > max_all_experts)
+        top.refuse(count_key, "at most " + std::to_string(max_all_experts) + " experts in all layers");
+    constexpr std::string_view key = "num_experts_per_tok";
+    experts.per_token = top.size_or(key, default_per_token, max_experts);
+    if (experts.per_token > experts.count)
+        top.refuse(key, "at most " + std::string(count_key) + " = " + std::to_string(experts.count));
+    return experts;
+}
+
+void read_common(const Section& top, ModelConfig& config, double default_theta) {
+    config.tied_embeddings = top.flag("tie_word_embeddings");
+    config.layers.front().rope = read_rope(rope_section(top), top, config, default_theta);
+}
+
+void read_llama_attention(const Section& top, ModelConfig& config, double default_theta) {
+    read_common(top, config, default_theta);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.mlp_bias = top.flag("mlp_bias");
+}
+
+void read_qwen3_attention(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.head_norm = true;
+}
+
+void read_windows(const Section& top, std::int64_t window, ModelConfig& config) {
+    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+}
+
+}  // namespace longhaul::engine::detail

@@ -1,0 +1,30 @@
+// Linear attention (LinearAttentionConfig) on one rank: from a layer's input to the input of its output projection.
+// Used by DecoderLayers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/model/compute_context.hpp"
+#include "engine/model/config.hpp"
+#include "engine/model/weights.hpp"
+
+namespace longhaul::engine {
+
+class LinearAttention {
+  public:
+    explicit LinearAttention(ComputeContext& context) : context_(context) {}
+
+    /// Input of the output projection, act [num_rows, width], of a layer's input, act [num_rows, hidden], for all rows
+    /// of the pass. `layer`: index in the layout's group. Changes the states of the sequences.
+    const std::byte* attend(const LinearWeights& w, const kernels::KvLayout& layout, std::int64_t layer,
+                            const std::byte* input, std::int64_t num_rows, std::int64_t width);
+
+    /// Bytes that `attend` uses for a row, beside ComputeContext::projected.
+    static std::int64_t row_bytes(const kernels::DeltaShape& shape);
+
+  private:
+    ComputeContext& context_;
+};
+
+}  // namespace longhaul::engine
