@@ -54,6 +54,12 @@ class LmDrafter final : public Drafter, private DraftRows {
         return bytes;
     }
 
+    [[nodiscard]] std::int64_t bytes_per_sequence() const override {
+        std::int64_t bytes = 0;
+        for (const Model* model : models_) bytes += state_bytes(model->device(), model->kv_layouts(), max_nodes_);
+        return bytes;
+    }
+
   private:
     void add(std::size_t model, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
              std::vector<ForwardRow>& rows) override {

@@ -80,7 +80,8 @@ class TriForceDrafter final : public Drafter {
     }
     [[nodiscard]] std::int64_t bytes_per_sequence() const override {
         const std::int64_t pages = PagePool::pages_for(window_.max_tokens()) + PagePool::pages_for(length_);
-        return pages * kernels::KvLayout::page_tokens * position_bytes(small_.kv_layouts());
+        return pages * kernels::KvLayout::page_tokens * position_bytes(small_.kv_layouts()) +
+               state_bytes(small_.device(), small_.kv_layouts(), length_);
     }
 
   private:

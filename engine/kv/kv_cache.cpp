@@ -230,6 +230,16 @@ std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts) {
     return bytes;
 }
 
+std::int64_t state_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
+                         std::int64_t scratch_slots) {
+    std::int64_t bytes = 0;
+    for (const kernels::KvLayout& layout : layouts) {
+        const std::int64_t pages = layout.is_state() ? 1 + PagePool::pages_for(scratch_slots) : 0;
+        bytes += pages * static_cast<std::int64_t>(kv_page_bytes(device, layout));
+    }
+    return bytes;
+}
+
 std::int64_t sequence_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
                             std::int64_t num_tokens, std::int64_t scratch_slots, std::int64_t ahead) {
     std::int64_t bytes = 0;

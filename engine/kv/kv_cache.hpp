@@ -149,6 +149,9 @@ class KvPool {
 
 /// Bytes of the keys and values of one position in all layers.
 std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts);
+/// Bytes of the pages of states of a sequence with `scratch_slots` slots, whatever its length.
+std::int64_t state_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
+                         std::int64_t scratch_slots);
 /// Bytes of the pages of a sequence of `num_tokens` positions and `scratch_slots` slots. `ahead`: as in WindowUse.
 std::int64_t sequence_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
                             std::int64_t num_tokens, std::int64_t scratch_slots, std::int64_t ahead);
