@@ -6,6 +6,9 @@
 namespace longhaul::engine {
 namespace {
 
+using testing::ModelFolder;
+using testing::plain_llama;
+
 struct BadFamily {
     const char* model_type;
     const char* class_name;

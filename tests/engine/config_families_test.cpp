@@ -11,8 +11,6 @@ namespace longhaul::engine {
 namespace {
 
 using testing::load;
-using testing::ModelFolder;
-using testing::plain_llama;
 
 /// A config of another family: its model_type and class, over the Llama's sizes.
 ModelConfig load_family(const std::string& model_type, const std::string& class_name, const std::string& change) {
