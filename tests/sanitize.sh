@@ -28,7 +28,7 @@ export GTEST_TOTAL_SHARDS GTEST_BRIEF=1
 # kernels_test: the emulation, and the second vector variant (avx512).
 declare -A without=(
   [kernels_test]="*emulated:*/avx512:CudaEmulation*:CudaDevice*:LaunchesTest*:LaunchList*:SharedLibrary*"
-  [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*:SelfDrafter.RankedPositions*:TokenSwift.RecursiveGives*:TokenSwift.TheDemosHeadsGain:TriForce.TheDemosModelsGain:Eagle.TheDemosLayerGains:Lyanna.ResamplingOnTheDemo:*.TextsAreDistributedAsTheTargets:*VariantsAndChunks*/gemma3*:*VariantsAndChunks*/gemma4:*VariantsAndChunks*/llama_default*:*VariantsAndChunks*/gpt_oss:*VariantsAndChunks*/ministral3:*VariantsAndChunks*/deepseek_v3:Models/Families.*/seed_oss:Models/Families.*/deepseek_v2:Models/Families.*/glm4_moe_lite:Models/Families.*/granite:Models/Families.*/glm4:Models/Families.*/olmo*:*LongTexts.*/gemma4"
+  [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*:SelfDrafter.RankedPositions*:TokenSwift.RecursiveGives*:Lyanna.RecursiveGives*:TokenSwift.TheDemosHeadsGain:TriForce.TheDemosModelsGain:Eagle.TheDemosLayerGains:Lyanna.ResamplingOnTheDemo:*.TextsAreDistributedAsTheTargets:*VariantsAndChunks*/gemma3*:*VariantsAndChunks*/gemma4:*VariantsAndChunks*/llama_default*:*VariantsAndChunks*/gpt_oss:*VariantsAndChunks*/ministral3:*VariantsAndChunks*/deepseek_v3:Models/Families.*/seed_oss:Models/Families.*/deepseek_v2:Models/Families.*/glm4_moe_lite:Models/Families.*/granite:Models/Families.*/glm4:Models/Families.*/olmo*:*LongTexts.*/gemma4"
   [runner_test]="Cli*"
 )
 
