@@ -32,6 +32,10 @@ struct DeltaShape {
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t head_floats() const {
         return state_floats() + (taps - 1) * channels();
     }
+    /// Floats of a sequence in so many layers.
+    [[nodiscard]] std::int64_t sequence_floats(std::int64_t num_layers) const {
+        return num_layers * num_key_heads * head_floats();
+    }
     /// Floats of a key head in a scratch slot: the convolution's input, [channels], then what changes the states: key,
     /// values, and of each value head decay and step.
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t slot_floats() const { return channels() + update_floats(); }

@@ -12,8 +12,8 @@ namespace longhaul::kernels {
 /// Weights of a layer of linear attention that are no matrices, f32 in device memory.
 struct DeltaWeights {
     const float* filter = nullptr;     ///< [key heads, taps, channels], the taps from the oldest position on
-    const float* log_rate = nullptr;   ///< [value heads]
-    const float* step_bias = nullptr;  ///< likewise
+    const float* log_rate = nullptr;   ///< [value heads]: A_log
+    const float* step_bias = nullptr;  ///< likewise: dt_bias
 };
 
 /// Linear attention by the gated delta rule (delta_shape.hpp; delta_rule.hpp states the arithmetic).

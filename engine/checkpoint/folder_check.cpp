@@ -40,6 +40,7 @@ class FolderCheck {
             report_.damage.push_back(InputError::format((folder_ / previous).string(), "", "the round before " + by,
                                                         "no such file", hdf5::recompute_hint));
         }
+        refuse_lost_states();
         if (identity_) attempt([&] { find_tokens(max_epoch); });
         return std::move(report_);
     }
@@ -69,12 +70,46 @@ class FolderCheck {
         ++report_.num_rounds;
         std::error_code error;
         count(std::filesystem::file_size(folder_ / name, error));
+        note_states(commit);
         for (const KvFile& file : commit.kv_files) {
-            attempt([&] {
-                detail::verify_kv_file((folder_ / file.name).string(), file, {});
-                count(file.num_bytes);
-            });
+            if (file.of() == KvFile::Of::states && !exists(file)) continue;
+            attempt([&] { verify(file); });
         }
+    }
+    /// Notes where each unfinished item's states are. A replica removes those of a round once later rounds have them,
+    /// so that alone is no damage.
+    void note_states(const Commit& commit) {
+        Round round{{commit.epoch, commit.round}, {}, {}};
+        for (const ItemDelta& item : commit.items) {
+            if (!done_.contains(item.key)) round.items.push_back(item.key);
+        }
+        bool has_states = false;
+        for (const KvFile& file : commit.kv_files) {
+            if (file.of() != KvFile::Of::states) continue;
+            has_states = true;
+            if (!exists(file)) round.absent.push_back(file);
+        }
+        if (!round.absent.empty()) return rounds_without_states_.push_back(std::move(round));
+        for (const std::string& key : round.items) {
+            if (has_states) newest_states_[key] = std::max(newest_states_[key], round.order);
+        }
+    }
+    void refuse_lost_states() {
+        for (const Round& round : rounds_without_states_) {
+            const bool superseded = std::all_of(round.items.begin(), round.items.end(), [&](const std::string& key) {
+                return newest_states_[key] > round.order;
+            });
+            if (superseded) continue;
+            for (const KvFile& file : round.absent) attempt([&] { verify(file); });
+        }
+    }
+    [[nodiscard]] bool exists(const KvFile& file) const {
+        std::error_code error;
+        return std::filesystem::exists(folder_ / file.name, error);
+    }
+    void verify(const KvFile& file) {
+        detail::verify_kv_file((folder_ / file.name).string(), file, {});
+        count(file.num_bytes);
     }
     void count(std::uint64_t num_bytes) {
         ++report_.num_files;
@@ -91,6 +126,14 @@ class FolderCheck {
     std::filesystem::path folder_;
     const std::set<std::string>& done_;
     std::optional<CheckpointIdentity> identity_;
+    /// A round whose states are not all there.
+    struct Round {
+        std::pair<std::int64_t, std::int64_t> order;  ///< epoch and round
+        std::vector<std::string> items;               ///< unfinished ones
+        std::vector<KvFile> absent;
+    };
+    std::vector<Round> rounds_without_states_;
+    std::map<std::string, std::pair<std::int64_t, std::int64_t>> newest_states_;  ///< by item: Round::order
     std::map<std::string, std::string> previous_;  ///< commits that later ones need, with one of these
     CheckpointReport report_;
 };

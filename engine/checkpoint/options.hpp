@@ -45,6 +45,8 @@ struct CheckpointIdentity {
         std::int64_t num_layers = 0;  ///< 0: there are none
         std::int64_t num_heads = 0;   ///< key heads of the whole model
         std::int64_t head_floats = 0;
+        /// Rounds of an item whose states a launch keeps: the last one, and one in case that is damaged.
+        static constexpr std::int64_t kept_rounds = 2;
     } states{};
 
     /// Adds the layers of one group (ModelConfig::layer_groups), with the layout of the whole model.

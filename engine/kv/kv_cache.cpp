@@ -1,11 +1,12 @@
 #include "engine/kv/kv_cache.hpp"
-#include "kernels/linear_attention.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <stdexcept>
 #include <utility>
+
+#include "kernels/linear_attention.hpp"
 
 namespace longhaul::engine {
 namespace {

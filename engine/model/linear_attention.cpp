@@ -1,4 +1,5 @@
 #include "engine/model/linear_attention.hpp"
+
 #include "kernels/linear_attention.hpp"
 
 namespace longhaul::engine {

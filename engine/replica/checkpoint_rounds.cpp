@@ -1,7 +1,9 @@
 #include "engine/replica/checkpoint_rounds.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "engine/bytes.hpp"
 #include "engine/model/weights.hpp"
@@ -119,7 +121,7 @@ void CheckpointRounds::add_states(const Sequence& sequence, RoundJob& job) const
     const kernels::KvLayout& layout = layouts.back();
     const kernels::DeltaShape shape = layout.delta;
     const std::int64_t floats = shape.head_floats();
-    std::vector<float> states(static_cast<std::size_t>(layout.num_layers * shape.num_key_heads * floats));
+    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout.num_layers)));
     model_.device().download(states.data(), sequence.kv->pages(layouts.size() - 1).front(),
                              states.size() * sizeof(float));
     const std::int64_t end = sequence.kv->committed();
@@ -178,6 +180,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
                      {},
                      {}};
     RoundJob job, state_job, layer_job;
+    with_states_.clear();
     std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, store_kv);
@@ -190,6 +193,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
         if (delta.kv_end > delta.kv_begin) {
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
             add_states(*sequence, state_job);
+            with_states_.push_back(sequence->item.index);
         }
         if (keeps_kv(*sequence, store_kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();
@@ -219,10 +223,13 @@ void CheckpointRounds::take(const RoundResult& result) {
     if (result.committed) {
         ++committed_rounds_;
         active_ = false;
+        forget_old_states();
         forget_if_unneeded(commit_.name);  // its items may have finished while it was written
     } else if (result.kv_file && active_) {
         File& file = files_[commit_.name];
-        file.kv_files.push_back(result.kv_file->name);
+        const bool of_states = result.kv_file->of() == KvFile::Of::states;
+        (of_states ? file.state_files : file.kv_files).push_back(result.kv_file->name);
+        if (of_states) file.state_bytes += static_cast<std::int64_t>(result.kv_file->num_bytes);
         file.kv_bytes += static_cast<std::int64_t>(result.kv_file->num_bytes);
         kv_bytes_on_disk_ += static_cast<std::int64_t>(result.kv_file->num_bytes);
         commit_.kv_files.push_back(*result.kv_file);
@@ -268,10 +275,38 @@ void CheckpointRounds::forget_if_unneeded(const std::string& commit) {
     if (file == files_.end() || !file->second.items.empty()) return;
     if (active_ && commit == commit_.name) return;  // checked again once it is committed
     std::vector<std::string> names = file->second.kv_files;
+    names.insert(names.end(), file->second.state_files.begin(), file->second.state_files.end());
     names.push_back(commit);
     kv_bytes_on_disk_ -= file->second.kv_bytes;
     writer_->remove(std::move(names));
     files_.erase(file);
+}
+
+/// States are stored whole in each round, so those of earlier rounds are of use only if the newest are damaged.
+void CheckpointRounds::forget_old_states() {
+    if (options_.identity.states.num_layers == 0) return;
+    for (const std::int64_t index : with_states_) {
+        std::deque<std::string>& commits = states_of_item_[index];
+        commits.push_back(commit_.name);
+        if (std::ssize(commits) <= CheckpointIdentity::States::kept_rounds) continue;
+        const std::string old = commits.front();
+        commits.pop_front();
+        forget_states_if_unneeded(old);
+    }
+}
+
+void CheckpointRounds::forget_states_if_unneeded(const std::string& commit) {
+    const auto file = files_.find(commit);
+    if (file == files_.end()) return;
+    const bool needed = std::any_of(file->second.items.begin(), file->second.items.end(), [&](std::int64_t index) {
+        const std::deque<std::string>& commits = states_of_item_[index];
+        return std::find(commits.begin(), commits.end(), commit) != commits.end();
+    });
+    if (needed) return;
+    file->second.kv_bytes -= file->second.state_bytes;
+    kv_bytes_on_disk_ -= file->second.state_bytes;
+    file->second.state_bytes = 0;
+    writer_->remove(std::exchange(file->second.state_files, {}));
 }
 
 void CheckpointRounds::results_durable(std::span<const std::int64_t> item_indices) {
@@ -284,6 +319,8 @@ void CheckpointRounds::results_durable(std::span<const std::int64_t> item_indice
             forget_if_unneeded(commit);
         }
         commits_of_item_.erase(commits);
+        for (const std::string& commit : std::exchange(states_of_item_[index], {})) forget_states_if_unneeded(commit);
+        states_of_item_.erase(index);
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,8 +68,9 @@ class CheckpointRounds {
   private:
     struct File {  // a commit of this launch: the items that need it, and its KV files
         std::set<std::int64_t> items;
-        std::vector<std::string> kv_files;
-        std::int64_t kv_bytes = 0;
+        std::vector<std::string> kv_files, state_files;
+        std::int64_t kv_bytes = 0;     ///< of both
+        std::int64_t state_bytes = 0;  ///< of state_files
     };
 
     [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
@@ -78,6 +80,8 @@ class CheckpointRounds {
     void submit_kv(RoundJob target, RoundJob states, RoundJob layer);
     void take(const RoundResult& result);
     void forget_if_unneeded(const std::string& commit);
+    void forget_old_states();
+    void forget_states_if_unneeded(const std::string& commit);
 
     CheckpointOptions options_;
     const Model& model_;
@@ -99,6 +103,8 @@ class CheckpointRounds {
     double write_seconds_ = 0;
     std::map<std::string, File> files_;
     std::map<std::int64_t, std::vector<std::string>> commits_of_item_;
+    std::map<std::int64_t, std::deque<std::string>> states_of_item_;  ///< commits whose states are kept, oldest first
+    std::vector<std::int64_t> with_states_;                           ///< items whose states the active round stores
 };
 
 }  // namespace longhaul::engine

@@ -108,7 +108,7 @@ bool Replica::State::restore_states(Sequence& sequence, std::int64_t positions) 
     if (!layout.is_state() || positions == 0) return true;
     const kernels::DeltaShape& shape = layout.delta;
     const std::int64_t half = shape.head_floats() / 2, heads = shape.num_key_heads;
-    std::vector<float> states(static_cast<std::size_t>(layout.num_layers * heads * shape.head_floats()));
+    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout.num_layers)));
     try {
         for (std::int64_t i = 0; i < layout.num_layers * heads; ++i) {
             float* const head = states.data() + shape.head_offset(i / heads, i % heads);

@@ -153,7 +153,7 @@ Json describe_linear_attention(const engine::ModelConfig& config) {
             {"key_dim", linear.key_dim},
             {"value_dim", linear.value_dim},
             {"convolution", linear.taps},
-            {"state_bytes", layers * shape.num_key_heads * shape.head_floats() * std::int64_t{sizeof(float)}}};
+            {"state_bytes", shape.sequence_floats(layers) * std::int64_t{sizeof(float)}}};
 }
 
 Json describe_weights(const fs::path& folder) {

@@ -361,8 +361,14 @@ class JobChecker {
             settings.checkpoint_kv == "store" && !scores()
                 ? engine::position_bytes(engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype))
                 : 0;
+        const kernels::KvLayout last =
+            engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype).back();
+        constexpr std::int64_t rounds = engine::CheckpointIdentity::States::kept_rounds + 1;  // and one being written
+        const std::int64_t state_bytes =
+            kv_bytes > 0 ? rounds * last.delta.sequence_floats(last.num_layers) * std::int64_t{sizeof(float)} : 0;
         for (const std::int64_t positions : longest_items())
-            need.checkpoints += positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs)));
+            need.checkpoints +=
+                positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs))) + state_bytes;
         if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
         // Results are stored twice: in the files of each launch, and at the end in results.jsonl.
         const std::int64_t token_bytes = (scores() ? 0 : text_bytes) + (settings.token_ids ? id_bytes : 0) +

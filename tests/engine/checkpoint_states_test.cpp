@@ -98,6 +98,23 @@ TEST_F(CheckpointStates, AreOlderWhereTheLastOnesAreDamaged) {
     EXPECT_FALSE(expect_states(0).empty()) << "all is computed again";
 }
 
+/// A replica keeps those of the last rounds of an item.
+TEST_F(CheckpointStates, AreOfNoUseOnceLaterOnesAreThere) {
+    const auto damage = [&] { return check_checkpoints(folder.path(), 0, {}).damage; };
+    std::filesystem::remove(folder.file("0-0-0.0.state.h5"));
+    std::filesystem::remove(folder.file("0-0-0.1.state.h5"));
+    EXPECT_EQ(damage(), std::vector<std::string>{});
+    EXPECT_TRUE(expect_states(102).empty());
+    std::filesystem::remove(folder.file("0-0-1.1.state.h5"));
+    EXPECT_EQ(damage(), std::vector<std::string>{});
+    const std::filesystem::path last = folder.file("0-0-2.0.state.h5");
+    std::filesystem::remove(last);
+    const std::vector<std::string> lines = damage();
+    ASSERT_FALSE(lines.empty());
+    EXPECT_NE(lines.back().find(last.string() + ": "), std::string::npos) << lines.back();
+    EXPECT_EQ(check_checkpoints(folder.path(), 0, {"a"}).damage, std::vector<std::string>{}) << "a finished item";
+}
+
 TEST_F(CheckpointStates, FilesOfStatesAreKnownByTheirNames) {
     EXPECT_EQ(kv_file_name(1, 2, 3, 4, KvFile::Of::states), "1-2-3.4.state.h5");
     EXPECT_EQ(KvFile{.name = "1-2-3.4.state.h5"}.of(), KvFile::Of::states);

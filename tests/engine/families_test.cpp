@@ -205,6 +205,35 @@ TEST_P(LongTexts, AreResumed) {
     std::filesystem::remove_all(folder);
 }
 
+/// Each round stores the states anew: those of older rounds go.
+TEST(StatesOfLinearAttention, AreKeptOfTheLastRoundsAlone) {
+    const auto folder = std::filesystem::temp_directory_path() / ("states_test." + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder);
+    Job job{testing::base_options()};
+    job.model = LONGHAUL_TEST_DATA "/parity/qwen3.5";
+    job.precision = Precision::fp32;
+    job.ranks = 2;
+    job.items = 1;
+    job.prompts[0] = golden_of("qwen3.5").prompt;
+    job.generation.max_tokens = 600;
+    job.options.draft.method = "ar";
+    job.options.checkpoint.folder = folder;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 16;
+    job.stop_after = 400;
+    testing::launch(job);
+    std::int64_t rounds = 0, files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename();
+        files += name.ends_with(".state.h5") ? 1 : 0;
+        rounds += name.ends_with(".0.h5") ? 1 : 0;
+    }
+    EXPECT_GT(rounds, 4);
+    EXPECT_EQ(files, 2 * CheckpointIdentity::States::kept_rounds) << "of each of two ranks";
+    EXPECT_EQ(check_checkpoints(folder, 1, {}).damage, std::vector<std::string>{});
+    std::filesystem::remove_all(folder);
+}
+
 /// Drafts that read a selection of the positions decide the text: what ranks them must be there after a resume.
 TEST_P(LongTexts, RankedDraftsGiveOneText) {
     Job drafted = job();

@@ -68,6 +68,18 @@ TEST(ReplicaOptions, RankedPositionsNeedAKvHeadPerRankWhereDraftsDecideTheText) 
     EXPECT_NO_THROW(replica_options(settings, config));
 }
 
+// Also with coupled drafts: the state of linear attention cannot go back to an earlier position.
+TEST(ReplicaOptions, LinearAttentionHasNoPositionsToRank) {
+    Settings settings;
+    settings.draft = "self";
+    settings.partial_cache_mode = "dynamic";
+    engine::ModelConfig config = config_of(100);
+    config.linear = {.num_key_heads = 2, .num_value_heads = 4, .key_dim = 16, .value_dim = 16, .taps = 4};
+    EXPECT_THROW(replica_options(settings, config), UsageError);
+    settings.partial_cache_mode = "window";
+    EXPECT_NO_THROW(replica_options(settings, config));
+}
+
 // The tokens of a recording made under a sampling rule depend on the numbers by which `recursive` accepts them.
 TEST(ReplicaOptions, OnlyCoupledRecordingsAreReplayedUnderASamplingRule) {
     const TemporaryFolder folder;
