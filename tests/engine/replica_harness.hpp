@@ -85,6 +85,7 @@ struct Job {
     int ranks = 1;
     int items = 5;
     std::int64_t stop_after = -1;       // emitted tokens of this launch
+    std::function<bool()> stop_when{};  // asked before each step of this launch
     bool results_durable = false;       // the runner reports the result of each finished item as durable
     std::chrono::milliseconds step{0};  // minimum duration of a step, which leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
@@ -193,7 +194,9 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                     if (job.results_durable) running->results_durable(std::span(&item.index, 1));
                     result.items[item.index] = std::move(item);
                 };
-                hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.stop_requested = [&] {
+                    return (job.stop_after >= 0 && emitted >= job.stop_after) || (job.stop_when && job.stop_when());
+                };
                 hooks.damaged = [&](const std::string& line) { result.damage.push_back(line); };
                 hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
                 hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
