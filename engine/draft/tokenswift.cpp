@@ -25,6 +25,7 @@ SamplingParams without_filters(const SamplingParams& sampling) {
     return {.temperature = sampling.temperature,
             .repetition_penalty = sampling.repetition_penalty,
             .penalty_window = sampling.penalty_window,
+            .output = sampling.output,
             .dry = sampling.dry,
             .dry_breakers = sampling.dry_breakers};
 }

@@ -201,6 +201,7 @@ void Replica::State::admit(Admission& admission) {
     sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->sampling = wanted.sampling;
+    sequence->sampling.output.prompt_tokens = sequence->prompt_size();
     if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
     sequence->sampling.dry_breakers = sequence->dry_breakers.get();
     sequence->kv = std::make_shared<KvSequence>(pool);

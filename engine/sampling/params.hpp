@@ -17,6 +17,16 @@ struct DryParams {
     [[nodiscard]] bool is_on() const { return multiplier > 0; }
 };
 
+/// Penalties of OpenAI's API: `presence` + `frequency` x count is subtracted from the logit of each token that occurs
+/// in the output, the node's path included, the prompt not.
+struct OutputPenalties {
+    double presence = 0;             ///< 0: off
+    double frequency = 0;            ///< 0: off
+    std::int64_t prompt_tokens = 0;  ///< of the sequence; set by the replica
+
+    [[nodiscard]] bool is_on() const { return presence != 0 || frequency != 0; }
+};
+
 struct SamplingParams {
     double temperature = 1.0;            ///< 0: greedy
     std::int64_t top_k = 0;              ///< 0: off
@@ -25,7 +35,8 @@ struct SamplingParams {
     double eta = 0.0;                    ///< 0: off
     double repetition_penalty = 1.0;     ///< θ; 1: off
     std::int64_t penalty_window = 1024;  ///< W: the penalty sees the last W tokens of a node's context
-    std::int64_t min_keep = 1;           ///< each filter keeps at least this many tokens
+    OutputPenalties output{};
+    std::int64_t min_keep = 1;  ///< each filter keeps at least this many tokens
     DryParams dry{};
     const DryBreakers* dry_breakers = nullptr;  ///< set by the replica, which owns them; null: none
 };

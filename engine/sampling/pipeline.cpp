@@ -15,7 +15,10 @@
 
 namespace longhaul::engine {
 LogitsPipeline::LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size)
-    : logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0), dry_(vocab_size) {
+    : logits_(static_cast<std::size_t>(vocab_size)),
+      seen_(static_cast<std::size_t>(vocab_size), 0),
+      output_counts_(vocab_size),
+      dry_(vocab_size) {
     set_params(params);
 }
 
@@ -47,6 +50,17 @@ void LogitsPipeline::penalise(const NodeContext& context) {
         float& logit = logits_[token];
         const float penalised = logit > 0 ? logit / theta : logit * theta;
         logit = std::min(penalised, std::numeric_limits<float>::max());  // a penalty below 1 may overflow
+    });
+}
+
+void LogitsPipeline::penalise_output(const NodeContext& context) {
+    const OutputPenalties& penalties = params_.output;
+    if (!penalties.is_on()) return;
+    const auto prompt = static_cast<std::size_t>(penalties.prompt_tokens);
+    const auto output = context.sequence.subspan(std::min(prompt, context.sequence.size()));
+    output_counts_.each(output, context.path, [&](std::int32_t token, std::int32_t count) {
+        logits_[static_cast<std::size_t>(token)] -=
+            static_cast<float>(penalties.presence + penalties.frequency * count);
     });
 }
 
@@ -276,6 +290,7 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     const kernels::FlushDenormals flush;
     take(logits);
     penalise(context);
+    penalise_output(context);
     penalise_repeats(context);
     if (params_.temperature == 0) {
         take_greedy();

@@ -1,7 +1,7 @@
 // Logits pipeline (algorithms.md section 1): turns logits into the next-token distribution by repetition penalty,
-// DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied to the renormalized output of the one
-// before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order without libm: the same bits on every
-// machine.
+// presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied to the
+// renormalized output of the one before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order
+// without libm: the same bits on every machine.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "engine/sampling/distribution.hpp"
 #include "engine/sampling/dry.hpp"
 #include "engine/sampling/noise.hpp"
+#include "engine/sampling/output_counts.hpp"
 #include "engine/sampling/params.hpp"
 #include "kernels/device.hpp"
 #include "kernels/token_chooser.hpp"
@@ -35,8 +36,10 @@ class LogitsPipeline {
     /// probabilities are needed (the coupled rule does not need them). The result is valid until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// Whether a device can choose tokens with these parameters: a Choice has no DRY.
-    [[nodiscard]] static bool fits_device(const SamplingParams& params) { return !params.dry.is_on(); }
+    /// Whether a device can choose tokens with these parameters: a Choice has no DRY and no penalties of the output.
+    [[nodiscard]] static bool fits_device(const SamplingParams& params) {
+        return !params.dry.is_on() && !params.output.is_on();
+    }
 
     /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose,
     /// if they fit it (fits_device). `penalised` receives the tokens that the context penalises; the returned Choice
@@ -52,6 +55,7 @@ class LogitsPipeline {
     template <typename Take>
     void for_penalised(const NodeContext& context, Take take);
     void penalise(const NodeContext& context);
+    void penalise_output(const NodeContext& context);
     void penalise_repeats(const NodeContext& context);
     [[nodiscard]] float greatest_logit() const;
     void take_greedy();
@@ -69,6 +73,7 @@ class LogitsPipeline {
     std::vector<float> logits_;
     std::vector<std::uint64_t> seen_;  // by token: the last call that penalised it
     std::uint64_t call_ = 0;
+    OutputCounts output_counts_;
     DryMatcher dry_;
     std::vector<std::int32_t> order_;
     Distribution out_;

@@ -29,6 +29,8 @@ const std::map<std::string, std::string>& key_fields() {
                                                            {"top_k", "top-k"},
                                                            {"min_p", "min-p"},
                                                            {"repetition_penalty", "repetition-penalty"},
+                                                           {"presence_penalty", "presence-penalty"},
+                                                           {"frequency_penalty", "frequency-penalty"},
                                                            {"ignore_eos", "ignore-eos"}};
     return fields;
 }
@@ -36,8 +38,6 @@ const std::map<std::string, std::string>& key_fields() {
 /// Fields that do what this program does only with one value, their default.
 const std::map<std::string, Json>& neutral_values() {
     static const std::map<std::string, Json> values{{"stream", false},
-                                                    {"presence_penalty", 0},
-                                                    {"frequency_penalty", 0},
                                                     {"logit_bias", Json::object()},
                                                     {"best_of", 1},
                                                     {"echo", false},

@@ -34,7 +34,7 @@ class BatchRequests {
 
     [[nodiscard]] const LineSource& lines() const { return lines_; }
     /// Fields of the body set the generation keys of this request. A field that this program does not have may be null
-    /// or have its neutral value ("n": 1, "presence_penalty": 0); a field that cannot change the answer ("user") is
+    /// or have its neutral value ("n": 1, "best_of": 1); a field that cannot change the answer ("user") is
     /// ignored. Throws InputError, naming line and field, for anything else.
     [[nodiscard]] BatchRequest read(std::int64_t index) const;
 

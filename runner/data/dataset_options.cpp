@@ -28,6 +28,8 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"eta", Type::number},
                                                                 {"repetition-penalty", Type::number},
                                                                 {"penalty-window", Type::number},
+                                                                {"presence-penalty", Type::number},
+                                                                {"frequency-penalty", Type::number},
                                                                 {"dry-multiplier", Type::number},
                                                                 {"dry-base", Type::number},
                                                                 {"dry-allowed-length", Type::number},

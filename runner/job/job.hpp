@@ -75,6 +75,8 @@ struct Settings {
     double eta = 0.0;
     double repetition_penalty = 1.0;
     std::int64_t penalty_window = 1024;
+    double presence_penalty = 0.0;
+    double frequency_penalty = 0.0;
     double dry_multiplier = 0.0;
     double dry_base = 1.75;
     std::int64_t dry_allowed_length = 2;

@@ -495,11 +495,24 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{
-        "mode",          "window",         "stride",        "chat",
-        "stop-loops",    "dry-multiplier", "dry-base",      "dry-allowed-length",
-        "dry-window",    "dry-breakers",   "draft-passes",  "resample",
-        "resample-tree", "column",         "template-date", "all-reduce"};
+    static const std::set<std::string> later_keys{"mode",
+                                                  "window",
+                                                  "stride",
+                                                  "chat",
+                                                  "stop-loops",
+                                                  "dry-multiplier",
+                                                  "dry-base",
+                                                  "dry-allowed-length",
+                                                  "dry-window",
+                                                  "dry-breakers",
+                                                  "draft-passes",
+                                                  "resample",
+                                                  "resample-tree",
+                                                  "column",
+                                                  "template-date",
+                                                  "all-reduce",
+                                                  "presence-penalty",
+                                                  "frequency-penalty"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -72,6 +72,11 @@ Section sampling_section() {
                     "penalises each token of the penalty window by this factor, once; 1 = off"),
              integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
                      "tokens before the next one that are penalised"),
+             number("presence-penalty", Kind::identity, &Settings::presence_penalty, -2, 2, false,
+                    "subtracted from the logit of each token that the output has so far, as in OpenAI's API; 0 = off"),
+             number("frequency-penalty", Kind::identity, &Settings::frequency_penalty, -2, 2, false,
+                    "subtracted from the logit of each token as often as the output has it so far, as in OpenAI's API; "
+                    "0 = off"),
              number("dry-multiplier", Kind::identity, &Settings::dry_multiplier, 0, 1000, false,
                     "DRY: penalty of a token that would continue a repetition of dry-allowed-length tokens, subtracted "
                     "from its logit behind the repetition penalty; a common value is 0.8; 0 = off"),

@@ -65,6 +65,7 @@ engine::SamplingParams sampling_of(const Settings& settings) {
             .eta = settings.eta,
             .repetition_penalty = settings.repetition_penalty,
             .penalty_window = settings.penalty_window,
+            .output = {.presence = settings.presence_penalty, .frequency = settings.frequency_penalty},
             .dry = {.multiplier = settings.dry_multiplier,
                     .base = settings.dry_base,
                     .allowed_length = settings.dry_allowed_length,

@@ -407,7 +407,7 @@ TEST_F(TaskTest, OptionsOfAnItem) {
         "\n"
         R"({"prompt": "0123456789", "options": {"max-tokens": 200}})"
         "\n"
-        R"({"prompt": "x", "options": {"dry-multiplier": 0.5, "dry-breakers": ["none", "b"], "stop-loops": 9}})"
+        R"({"prompt": "x", "options": {"dry-multiplier": 0.5, "dry-breakers": ["none", "b"], "stop-loops": 9, "presence-penalty": -2}})"
         "\n"
         R"({"prompt": "x", "options": {"dry-breakers": []}})");
     Settings job = settings("prompts", path);
@@ -428,6 +428,7 @@ TEST_F(TaskTest, OptionsOfAnItem) {
     EXPECT_EQ(item(2).settings, nullptr);
     ASSERT_NE(item(3).settings, nullptr);
     EXPECT_EQ(*item(3).settings, job);
+    EXPECT_EQ(item(5).settings->presence_penalty, -2);
     EXPECT_EQ(item(5).settings->dry_multiplier, 0.5);
     EXPECT_EQ(item(5).settings->dry_breakers, (std::vector<std::string>{"none", "b"}));
     EXPECT_EQ(item(5).settings->stop_loops, 9);
@@ -440,7 +441,8 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
         "(seed, max-tokens, ignore-eos, stop, stop-loops, logprobs, temperature, top-k, top-p, min-p, eta, "
-        "repetition-penalty, penalty-window, dry-multiplier, dry-base, dry-allowed-length, dry-window or "
+        "repetition-penalty, penalty-window, presence-penalty, frequency-penalty, dry-multiplier, dry-base, "
+        "dry-allowed-length, dry-window or "
         "dry-breakers)";
     const std::vector<std::pair<std::string, std::string>> cases{
         {R"({"tempreature": 1})",

@@ -72,6 +72,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"min-p", "2", "min-p: expected a number from 0 to 1, got '2'"},
         {"top-k", "-1", "top-k: expected an integer from 0 on, got '-1'"},
         {"repetition-penalty", "0", "repetition-penalty: expected a number above 0 and at most 1000, got '0'"},
+        {"presence-penalty", "2.5", "presence-penalty: expected a number from -2 to 2, got '2.5'"},
+        {"frequency-penalty", "-3", "frequency-penalty: expected a number from -2 to 2, got '-3'"},
         {"dry-multiplier", "-0.1", "dry-multiplier: expected a number from 0 to 1000, got '-0.1'"},
         {"dry-base", "0.9", "dry-base: expected a number from 1 to 1000, got '0.9'"},
         {"dry-allowed-length", "0", "dry-allowed-length: expected an integer from 1 to 2147483647, got '0'"},

@@ -26,6 +26,8 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"max-tokens", "1024", ""},
                                            {"ignore-eos", "false", ""},
                                            {"stop-loops", "0", ""},
+                                           {"presence-penalty", "0", ""},
+                                           {"frequency-penalty", "0", ""},
                                            {"dry-multiplier", "0", ""},
                                            {"dry-base", "1.75", ""},
                                            {"dry-allowed-length", "2", ""},
@@ -138,6 +140,8 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "ignore-eos",
                                      "stop",
                                      "stop-loops",
+                                     "presence-penalty",
+                                     "frequency-penalty",
                                      "dry-multiplier",
                                      "dry-base",
                                      "dry-allowed-length",
@@ -211,8 +215,9 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         const auto identity = identity_of(settings);
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
-    for (const char* key : {"mode", "window", "stride", "stop-loops", "dry-multiplier", "dry-base",
-                            "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
+    for (const char* key :
+         {"mode", "window", "stride", "stop-loops", "presence-penalty", "frequency-penalty", "dry-multiplier",
+          "dry-base", "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
         EXPECT_FALSE(has(Settings(), key));
     Settings by_nccl;
     by_nccl.all_reduce = "nccl";
@@ -227,8 +232,10 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     stops.stop_loops = 64;
     EXPECT_TRUE(has(stops, "stop-loops"));
     Settings repeats;
+    repeats.frequency_penalty = -0.1;
     repeats.dry_multiplier = 0.8;
     repeats.dry_breakers.emplace();
+    EXPECT_TRUE(has(repeats, "frequency-penalty"));
     EXPECT_TRUE(has(repeats, "dry-multiplier"));
     EXPECT_TRUE(has(repeats, "dry-breakers"));
     EXPECT_FALSE(has(Settings(), "column"));
@@ -420,11 +427,30 @@ TEST(Settings, KindsOfKeys) {
                             "ngram-order",   "draft-tree",       "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
-    for (const char* key :
-         {"task",       "seed",           "prompt-tokens", "temperature",    "precision", "kv-precision",
-          "device",     "verify",         "stop",          "ignore-eos",     "token-ids", "add-bos",
-          "overlong",   "penalty-window", "stop-loops",    "dry-multiplier", "dry-base",  "dry-allowed-length",
-          "dry-window", "dry-breakers",   "all-reduce",    "no-such-key"}) {
+    for (const char* key : {"task",
+                            "seed",
+                            "prompt-tokens",
+                            "temperature",
+                            "precision",
+                            "kv-precision",
+                            "device",
+                            "verify",
+                            "stop",
+                            "ignore-eos",
+                            "token-ids",
+                            "add-bos",
+                            "overlong",
+                            "penalty-window",
+                            "stop-loops",
+                            "dry-multiplier",
+                            "dry-base",
+                            "dry-allowed-length",
+                            "dry-window",
+                            "dry-breakers",
+                            "presence-penalty",
+                            "frequency-penalty",
+                            "all-reduce",
+                            "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
