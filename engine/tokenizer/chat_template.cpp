@@ -251,7 +251,8 @@ ChatTemplate ChatTemplate::load(std::string_view which, const fs::path& model_fo
     return made;
 }
 
-std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::string_view label) const {
+std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::string_view label,
+                                 const jinja::Variables& own) const {
     using jinja::Value;
     if (messages.empty()) throw InputError(label, "messages", "at least one message", "none");
     std::vector<Value> list;
@@ -259,7 +260,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::str
     jinja::Variables variables{{"messages", Value::list(std::move(list))},
                                {"add_generation_prompt", Value::boolean(true)}};
     // The first of several variables of a name counts: the caller's replace tokens, tools and documents.
-    variables.insert(variables.end(), options_.variables.begin(), options_.variables.end());
+    variables.insert(variables.end(), own.begin(), own.end());
     variables.emplace_back("tools", Value::none());
     variables.emplace_back("documents", Value::none());
     for (const auto& [name, token] : tokens_) variables.emplace_back(name, Value::text(token));

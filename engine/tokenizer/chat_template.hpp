@@ -54,7 +54,12 @@ class ChatTemplate {
 
     /// `label` names the messages in errors. Throws InputError if there are no messages, the template raises an
     /// exception, or rendering fails (then it names file and line of the template). Thread-safe.
-    [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label) const;
+    [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label) const {
+        return render(messages, label, options_.variables);
+    }
+    /// With these variables instead of those of the options.
+    [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label,
+                                     const jinja::Variables& own) const;
 
     /// A short line that identifies the template and the tokens it sees; part of a run's identity. It is the name of a
     /// built-in template if it is this one, or the published one that does the same, with the tokens that differ from

@@ -88,6 +88,26 @@ const std::set<std::string>& own_fields() {
                      near.empty() ? field_list : "did you mean '" + near + "'?");
 }
 
+/// Variables of the chat template, which replace the job's of the same name.
+void add_template_variables(Settings& settings, const Json& variables, const std::string& where) {
+    if (!variables.is_object())
+        throw InputError(where, "body.chat_template_kwargs", "an object", engine::describe(variables));
+    for (const auto& [name, value] : variables.items()) {
+        std::string text = name + "=" + value.dump();
+        std::string parsed;
+        try {
+            parsed = engine::parse_template_variable(text).first;
+        } catch (const InputError&) {  // refused below
+        }
+        if (parsed.empty() || parsed != name) {
+            throw InputError(where, "body.chat_template_kwargs",
+                             "names of variables other than messages and add_generation_prompt",
+                             "'" + engine::printable(name) + "'");
+        }
+        settings.template_variable.push_back(std::move(text));
+    }
+}
+
 void check_neutral(const std::string& name, const Json& value, bool chat, const std::string& where) {
     Json neutral;
     if (name == "add_special_tokens") {
@@ -178,7 +198,9 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
         if (value.is_null() || ignored_fields().contains(name) || own_fields().contains(name)) continue;
         const auto key = key_fields().find(name);
         const bool turned_off = name == "top_k" && value == -1;  // as in vLLM
-        if (key == key_fields().end()) {
+        if (chat && name == "chat_template_kwargs") {
+            add_template_variables(*settings, value, where);
+        } else if (key == key_fields().end()) {
             check_neutral(name, value, chat, where);
         } else {
             set_generation_key(*settings, key->second, turned_off ? Json(0) : value, where, "body." + name);

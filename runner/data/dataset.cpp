@@ -189,8 +189,10 @@ class JobChat {
 
     [[nodiscard]] bool is_there() const { return template_.has_value(); }
     [[nodiscard]] const std::string& identity() const { return template_->identity(); }
-    [[nodiscard]] std::string render(const std::vector<engine::ChatMessage>& messages, const std::string& where) const {
-        if (template_) return template_->render(messages, where);
+    /// With the template variables of the item's `settings`.
+    [[nodiscard]] std::string render(const std::vector<engine::ChatMessage>& messages, const Settings& settings,
+                                     const std::string& where) const {
+        if (template_) return template_->render(messages, where, chat_options(settings).variables);
         if (!fault_.empty()) throw Error(where + ": messages: " + fault_);
         throw InputError(where, "messages", "a model with a chat template", "none", "name one as chat-template");
     }
@@ -255,7 +257,7 @@ class RecordDataSet : public CheckedDataSet {
         const Record record = records_->read(index);
         prompt.settings = record.settings;
         const Settings& settings = record.settings ? *record.settings : settings_;
-        const std::string text = text_of(record, label(index));
+        const std::string text = text_of(record, settings, label(index));
         Ids ids = tokenizer.encode(text);
         if (wants_continuation(settings))
             prompt.continuation = continuation_of(record, text, ids, label(index), settings, tokenizer);
@@ -265,10 +267,10 @@ class RecordDataSet : public CheckedDataSet {
         prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
     }
 
-    [[nodiscard]] std::string text_of(const Record& record, const std::string& where) const {
-        if (!record.messages.empty()) return chat_.render(record.messages, where);
+    [[nodiscard]] std::string text_of(const Record& record, const Settings& settings, const std::string& where) const {
+        if (!record.messages.empty()) return chat_.render(record.messages, settings, where);
         std::string text = template_ ? template_->render(record.fields) : record.fields.front();
-        return settings_.chat ? chat_.render({{"user", std::move(text)}}, where) : text;
+        return settings_.chat ? chat_.render({{"user", std::move(text)}}, settings, where) : text;
     }
 
     /// Tokens of the continuation of `text`, whose tokens are `ids`; at most max-tokens.

@@ -70,6 +70,21 @@ TEST_F(BatchTest, TextPartsOfAMessageAreJoined) {
     EXPECT_NE(show(*data, 0).find("<|im_start|>user\none\ntwo<|im_end|>"), std::string::npos);
 }
 
+/// Qwen3's way to ask for an answer without thinking.
+TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
+    Settings settings = job(chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
+                            chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
+                            chat("d", R"(, "chat_template_kwargs": {})"));
+    settings.chat_template =
+        write("t.jinja", "{{ thinks }} {{ level }}{% for m in messages %} {{ m.content }}{% endfor %}").string();
+    settings.template_variable = {"thinks=true", "level=high"};
+    const auto data = DataSet::open(settings);
+    EXPECT_EQ(show(*data, 0), "a: True high Hi");
+    EXPECT_EQ(show(*data, 1), "b: False low Hi");
+    EXPECT_EQ(show(*data, 2), "c: True ['x', None] Hi");
+    EXPECT_EQ(show(*data, 3), "d: True high Hi");
+}
+
 TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {
     const std::array fields{R"("n": 1)",
                             R"("n": null)",
@@ -155,6 +170,8 @@ TEST_F(BatchTest, RefusedFields) {
          "max_tokens: expected max_completion_tokens alone, or the same number, got 5"},
         {R"("logprobs": 21)", "logprobs: expected an integer from 0 to 20, got 21"},
         {R"("top_logprobs": 1)", "top_logprobs: expected none with /v1/completions, got 1; its logprobs is the number"},
+        {R"("chat_template_kwargs": {"a": 1})",
+         "chat_template_kwargs: expected {} or null, got an object of 1" + other},
         {R"("messages": [])", "messages: expected none with /v1/completions, got an array of 0"},
     };
     const std::vector<Case> of_chats{
@@ -167,8 +184,15 @@ TEST_F(BatchTest, RefusedFields) {
         {R"("modalities": ["audio"])", "modalities: expected [\"text\"] or null, got an array of 1" + other},
         {R"("add_generation_prompt": false)", "add_generation_prompt: expected true or null, got false" + other},
         {R"("continue_final_message": true)", "continue_final_message: expected false or null, got true" + other},
-        {R"("chat_template_kwargs": {"a": 1})",
-         "chat_template_kwargs: expected {} or null, got an object of 1" + other},
+        {R"("chat_template_kwargs": [1])", "chat_template_kwargs: expected an object, got an array of 1"},
+        {R"("chat_template_kwargs": {"messages": 1})",
+         "chat_template_kwargs: expected names of variables other than messages and add_generation_prompt, got "
+         "'messages'"},
+        {R"("chat_template_kwargs": {"": 1})",
+         "chat_template_kwargs: expected names of variables other than messages and add_generation_prompt, got ''"},
+        {R"("chat_template_kwargs": {"a=b": 1})",
+         "chat_template_kwargs: expected names of variables other than messages and add_generation_prompt, got "
+         "'a=b'"},
         {R"("documents": [{}])", "documents: expected [] or null, got an array of 1" + other},
         {R"("add_special_tokens": true)", "add_special_tokens: expected false or null, got true" + other},
         {R"("logprobs": 3)", "logprobs: expected true or false, got 3"},
