@@ -1,6 +1,8 @@
 // Reads job files, and the lines of sweep files: see read_job_file in settings.hpp.
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
@@ -54,6 +56,10 @@ void check_quotes(const Assignment& line, std::string_view written, const FaultS
 }
 
 std::string read_text(const std::filesystem::path& path) {
+    std::error_code ignored;
+    if (const auto own = path / "job.cfg"; std::filesystem::is_regular_file(own, ignored))
+        throw UsageError(
+            InputError::format(path.string(), "", "a job file", "a run folder", "its job file is " + own.string()));
     try {
         return engine::read_file(path, max_bytes);
     } catch (const InputError& error) {

@@ -95,6 +95,11 @@ TEST_F(JobFile, FilesThatAreNone) {
         return std::string("(no error)");
     };
     EXPECT_EQ(message_for(folder_), folder_.string() + ": expected a file, got a folder");
+    const std::filesystem::path run = folder_ / "run";
+    std::filesystem::create_directory(run);
+    std::ofstream(run / "job.cfg") << "seed = 1\n";
+    EXPECT_EQ(message_for(run),
+              run.string() + ": expected a job file, got a run folder; its job file is " + (run / "job.cfg").string());
     EXPECT_EQ(message_for(folder_ / "none.cfg"),
               (folder_ / "none.cfg").string() + ": expected a readable file, got No such file or directory");
 }
