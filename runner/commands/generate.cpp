@@ -190,7 +190,7 @@ Request read_request(const CommandLine& line, const std::string& text, int ranks
     request.config = engine::ModelConfig::load(settings.model);
     loaded.tokenizer = load_tokenizer(settings.model, request.config);
     request.prompt = make_prompt(loaded.tokenizer->encode(settings.chat ? as_chat(text, settings) : text),
-                                 {.label = "command line", .chat = settings.chat}, settings, *loaded.tokenizer,
+                                 {.label = "command line", .complete = settings.chat}, settings, *loaded.tokenizer,
                                  request.config.max_positions);
     return request;
 }

@@ -2,6 +2,7 @@
 #include "runner/data/batch_requests.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -190,6 +191,19 @@ void check_lengths(const Json& body, const std::string& where) {
                      engine::describe(*older));
 }
 
+/// A prompt given as token ids.
+std::vector<std::int32_t> prompt_tokens(const Json& ids, const std::string& where) {
+    std::vector<std::int32_t> tokens;
+    for (const Json& id : ids) {
+        if (!id.is_number_unsigned() || id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
+            throw InputError(where, "body.prompt[" + std::to_string(tokens.size()) + "]", "a token id",
+                             engine::describe(id), "a request has one prompt: a string, or its token ids");
+        tokens.push_back(id.get<std::int32_t>());
+    }
+    if (tokens.empty()) throw InputError(where, "body.prompt", "at least one token id", "none");
+    return tokens;
+}
+
 /// The settings of an item: the job's, with the fields of the body.
 std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const Settings& job,
                                             const std::optional<std::int64_t>& top_logprobs, const std::string& where) {
@@ -224,6 +238,9 @@ void read_body(BatchRequest& request, const Json& body, const Settings& job, con
     }
     if (request.chat) {
         request.messages = chat_messages(body, where);
+    } else if (const Json* given = engine::find_member(body, "prompt", where, "body");
+               given != nullptr && given->is_array()) {
+        request.prompt_tokens = prompt_tokens(*given, where);
     } else {
         request.prompt = text_member(body, "prompt", where + ": body");
     }
@@ -247,6 +264,7 @@ class BatchRecords : public RecordSource {
         Record record;
         record.settings = std::move(request.settings);
         record.messages = std::move(request.messages);
+        record.tokens = std::move(request.prompt_tokens);
         if (!request.chat) record.fields = {std::move(request.prompt)};
         return record;
     }

@@ -22,6 +22,7 @@ struct BatchRequest {
     std::string model;                          ///< as the request names it; "" if it does not. The job's model answers
     std::vector<engine::ChatMessage> messages;  ///< chat
     std::string prompt;                         ///< completions
+    std::vector<std::int32_t> prompt_tokens;    ///< completions: instead of `prompt`; none is negative
     /// Log-probabilities wanted beside the chosen token's; nullopt: none at all.
     std::optional<std::int64_t> top_logprobs;
     std::shared_ptr<const Settings> settings;  ///< the job's, changed by the request

@@ -257,14 +257,23 @@ class RecordDataSet : public CheckedDataSet {
         const Record record = records_->read(index);
         prompt.settings = record.settings;
         const Settings& settings = record.settings ? *record.settings : settings_;
-        const std::string text = text_of(record, settings, label(index));
-        Ids ids = tokenizer.encode(text);
+        const bool is_text = record.tokens.empty();
+        const std::string text = is_text ? text_of(record, settings, label(index)) : "";
+        Ids ids = is_text ? tokenizer.encode(text) : known_tokens(record.tokens, tokenizer, label(index));
         if (wants_continuation(settings))
             prompt.continuation = continuation_of(record, text, ids, label(index), settings, tokenizer);
         const PromptForm form{.label = label(index),
-                              .chat = settings_.chat || !record.messages.empty(),
+                              .complete = settings_.chat || !record.messages.empty() || !is_text,
                               .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
         prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
+    }
+
+    static Ids known_tokens(const Ids& tokens, const engine::Tokenizer& tokenizer, const std::string& where) {
+        const auto unknown =
+            std::find_if(tokens.begin(), tokens.end(), [&](std::int32_t id) { return id >= tokenizer.vocab_size(); });
+        if (unknown == tokens.end()) return tokens;
+        throw InputError(where, "prompt", "token ids below the vocabulary's " + std::to_string(tokenizer.vocab_size()),
+                         std::to_string(*unknown));
     }
 
     [[nodiscard]] std::string text_of(const Record& record, const Settings& settings, const std::string& where) const {
@@ -337,8 +346,8 @@ bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer) {
 
 Ids make_prompt(Ids ids, const PromptForm& form, const Settings& settings, const engine::Tokenizer& tokenizer,
                 std::int64_t max_positions) {
-    bool bos = !form.chat && puts_bos(settings, tokenizer);
-    if (form.chat && !ids.empty() && tokenizer.bos_id() == ids.front()) {
+    bool bos = !form.complete && puts_bos(settings, tokenizer);
+    if (form.complete && !ids.empty() && tokenizer.bos_id() == ids.front()) {
         bos = true;  // the template's own token stays in front when truncating
         ids.erase(ids.begin());
     }

@@ -34,7 +34,7 @@ bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer);
 /// Parameters of make_prompt besides the tokens.
 struct PromptForm {
     std::string label;              ///< names the text in messages
-    bool chat = false;              ///< text came from a chat template, which alone decides on a begin-of-text token
+    bool complete = false;          ///< a chat template, or who gave the tokens, has decided on a begin-of-text token
     std::int64_t continuation = 0;  ///< number of tokens that will follow; 0: max-tokens
 };
 

@@ -18,6 +18,7 @@ namespace longhaul::runner {
 struct Record {
     std::vector<std::string> fields;             ///< texts for RecordSource::field_names; empty if there are messages
     std::vector<engine::ChatMessage> messages;   ///< prompts: instead of fields
+    std::vector<std::int32_t> tokens;            ///< openai-batch: instead of fields; none is negative
     std::optional<std::string> reference;        ///< the right answer, from the data
     std::optional<std::int64_t> required_words;  ///< longwriter: length that the prompt asks for
     std::shared_ptr<const Settings> settings;    ///< the item's own settings; null: the job's

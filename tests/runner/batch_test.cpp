@@ -239,7 +239,8 @@ TEST_F(BatchTest, BadLinesFailAlone) {
         "url! b.jsonl:7: url: expected /v1/chat/completions or /v1/completions, got '/v1/embeddings'",
         "empty! b.jsonl:8: body: expected an object, got nothing",
         "prompt! b.jsonl:9: body: prompt: expected a string, got nothing",
-        "list! b.jsonl:10: body: prompt: expected a string, got an array of 1",
+        "list! b.jsonl:10: body.prompt[0]: expected a token id, got \"x\"; a request has one prompt: a string, or its "
+        "token ids",
         "none! b.jsonl:11: body.messages: expected an array of messages, got nothing",
         "no! b.jsonl:12: body.messages: expected an array of messages, got an array of 0",
         "tool! b.jsonl:13: body.messages[0]: tool_calls: expected only role and content, got an array of 0",
@@ -248,6 +249,30 @@ TEST_F(BatchTest, BadLinesFailAlone) {
     };
     for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(show(*data, static_cast<std::int64_t>(i)), expected[i]);
     EXPECT_TRUE(show(*data, 15).starts_with("16! b.jsonl:16"));
+}
+
+/// As clients send them that tokenize themselves: no begin-of-text token is added.
+TEST_F(BatchTest, PromptsMayBeTokenIds) {
+    const std::string text = "over the sea";
+    const std::vector<std::int32_t> ids = tokenizer_.encode(text);
+    std::string list;
+    for (const std::int32_t id : ids) list += (list.empty() ? "" : ", ") + std::to_string(id);
+    const std::string vocab = std::to_string(tokenizer_.vocab_size());
+    Settings settings =
+        job(request("a", "completions", R"(, "prompt": [)" + list + "]") +
+            request("b", "completions", R"(, "prompt": [])") + request("c", "completions", R"(, "prompt": [1, -1])") +
+            request("d", "completions", R"(, "prompt": [2147483648])") +
+            request("e", "completions", R"(, "prompt": [[1], [2]])") +
+            request("f", "completions", R"(, "prompt": [0, )" + vocab + "]"));
+    const auto data = DataSet::open(settings);
+    EXPECT_EQ(data->prompt(0, tokenizer_, long_context).tokens, ids);
+    const std::string one = "; a request has one prompt: a string, or its token ids";
+    EXPECT_EQ(show(*data, 1), "b! b.jsonl:2: body.prompt: expected at least one token id, got none");
+    EXPECT_EQ(show(*data, 2), "c! b.jsonl:3: body.prompt[1]: expected a token id, got -1" + one);
+    EXPECT_EQ(show(*data, 3), "d! b.jsonl:4: body.prompt[0]: expected a token id, got 2147483648" + one);
+    EXPECT_EQ(show(*data, 4), "e! b.jsonl:5: body.prompt[0]: expected a token id, got an array of 1" + one);
+    EXPECT_EQ(show(*data, 5),
+              "f! b.jsonl:6: prompt: expected token ids below the vocabulary's " + vocab + ", got " + vocab);
 }
 
 TEST_F(BatchTest, SeveralModelsAreNoticed) {

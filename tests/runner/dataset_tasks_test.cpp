@@ -385,7 +385,7 @@ TEST_F(TaskTest, TruncatedChatKeepsItsFirstToken) {
     Settings job = settings("prompts", "p");
     job.overlong = "truncate-left";
     tokenizer_.has_bos = true;
-    const PromptForm chat{.label = "p", .chat = true};
+    const PromptForm chat{.label = "p", .complete = true};
     const auto ids = [&](const std::vector<std::int32_t>& text) {
         return make_prompt(text, chat, job, tokenizer_, job.max_tokens + 3);
     };
