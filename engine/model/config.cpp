@@ -29,6 +29,8 @@ struct DefaultSizes {
 };
 constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
 constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
+/// No layer has an MLP of intermediate_size, which the published folders do not name.
+constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256};
 
 /// Supported architectures and what their config.json must contain.
 struct Architecture {
@@ -66,6 +68,26 @@ constexpr Architecture architectures[] = {
      detail::read_qwen3_5_layers,
      "text_config",
      {.kv_heads = 4, .head_dim = 256}},
+    {"qwen2_moe",
+     "Qwen2MoeForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_qwen2_moe_layers,
+     "",
+     {.intermediate = 5632, .kv_heads = 16}},
+    {"qwen3_next",
+     "Qwen3NextForCausalLM",
+     "hidden_act",
+     "silu",
+     "swish",
+     detail::read_qwen3_next_layers,
+     "",
+     {.intermediate = 5632, .kv_heads = 2, .head_dim = 256}},
+    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "hidden_act", "silu", "swish", detail::read_qwen3_5_moe_layers, "",
+     qwen3_5_moe_sizes},
+    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "hidden_act", "silu", "swish",
+     detail::read_qwen3_5_moe_layers, "text_config", qwen3_5_moe_sizes},
     {"mistral", "MistralForCausalLM", "hidden_act", "silu", "swish", detail::read_mistral_layers, "", {.kv_heads = 8}},
     {"mistral3",
      "Mistral3ForConditionalGeneration",
@@ -327,6 +349,20 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
     }
 }
 
+/// Whether experts are stacked, as published, or apart, as quantized folders have them.
+void find_stacks(const std::filesystem::path& folder, ModelConfig& config) {
+    try {
+        const SafetensorsFolder files = SafetensorsFolder::open(folder);
+        const TensorNames& names = tensor_names(config);
+        const std::string first = names.layers + "0." + names.experts + "0.";
+        const auto found = files.tensors().lower_bound(first);
+        if (found == files.tensors().end() || !found->first.starts_with(first)) return;
+    } catch (const InputError&) {  // reported when the weights are loaded
+        return;
+    }
+    for (LayerConfig& layer : config.layers) layer.experts.stacked = layer.experts.by_rows = false;
+}
+
 }  // namespace
 
 /// The group that a layer belongs to; the end if it is none of them.
@@ -424,8 +460,9 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_sizes(body, of.sizes, config);
     read_dtype(top, config);
     of.read_layers(body, config);
-    if (config.model_type == "mistral3" || config.model_type == "qwen3_5")
+    if (config.model_type == "mistral3" || config.model_type == "qwen3_5" || config.model_type == "qwen3_5_moe")
         read_tied_embeddings(top, body, folder, config);
+    if (config.model_type.starts_with("qwen3_5_moe")) find_stacks(folder, config);
     const bool is_gemma = config.rounds_embedding_scale;
     if (!is_gemma && !config.learned_positions) stretch_context(config);
     // A window that is not shorter than the context is none. Layers of other heads stay a group of their own.

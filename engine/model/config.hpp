@@ -92,6 +92,13 @@ struct ExpertConfig {
     /// Router, experts and shared expert have norms of their own on their inputs, and both outputs are normed before
     /// they are added. The weight of an expert is multiplied with a scale of its own.
     bool own_norms = false;
+    /// The shared expert's output is multiplied by the sigmoid of a logit of its own, which the router computes last.
+    bool shared_gate = false;
+
+    /// Terms of the weighted sum that is a row's output.
+    [[nodiscard]] std::int64_t num_terms() const { return per_token + (shared_gate ? 1 : 0); }
+    /// Rows of the router's matrix.
+    [[nodiscard]] std::int64_t num_logits() const { return count + (shared_gate ? 1 : 0); }
 };
 
 /// The heads of a layer's attention. The number of query heads is that of the model.
@@ -162,6 +169,9 @@ struct LinearAttentionConfig {
     std::int64_t num_value_heads = 0;  ///< a multiple of them
     std::int64_t key_dim = 0, value_dim = 0;
     std::int64_t taps = 0;  ///< positions that the convolution before it reads
+    /// In the files, a key head's projections stand side by side: those of its q, k, v and output gates in one tensor,
+    /// of its steps and rates in another.
+    bool fused = false;
 
     /// That of a rank, if they are divided into so many equal parts.
     [[nodiscard]] kernels::DeltaShape shape(std::int64_t parts) const {

@@ -50,6 +50,8 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
         const bool known = kind.gated == (kind.activation != Activation::relu) &&
                            ((kind.query_scale == 1.0 && !kind.value_norm) || kind.head_norm) &&
                            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
+                           (!kind.experts.shared_gate ||
+                            (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&
                            !(kind.head_norm && kind.whole_norm) &&
                            !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
@@ -341,9 +343,9 @@ void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& rou
     context_.device.add(y, of_copies, size);
 }
 
-// out = sum over a row's experts of weight * MLP of that expert. The ranks' parts are added up
-// for each expert, before the weighted sum: a sum over experts and ranks together would have other bits for another
-// number of ranks.
+// out = sum over a row's experts of weight * MLP of that expert, and of the shared expert if it has a weight. The
+// ranks' parts are added up for each expert, before the weighted sum: a sum over experts and ranks together would have
+// other bits for another number of ranks.
 void DecoderLayers::compute_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input,
                                     float* out) {
     kernels::Device& device = context_.device;
@@ -361,11 +363,13 @@ void DecoderLayers::compute_experts(std::int64_t layer, const ExpertRouting& rou
     add_expert_bias(w.experts_up_bias, routing, 2 * width, gate_up);
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
     device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
-    float* sums = context_.expert_sums.floats(num_copies * hidden);
+    const std::int64_t num_shared = kind.experts.shared_gate ? num_rows_ : 0;
+    float* sums = context_.expert_sums.floats((num_copies + num_shared) * hidden);
     multiply_copies(w.experts, &Expert::down, routing, active, width, sums);
     context_.sums.all_reduce(sums, num_copies * hidden);
     add_expert_bias(w.experts_down_bias, routing, hidden, sums);
-    device.weighted_sums(sums, routing.terms, kind.experts.per_token, hidden, out);
+    if (num_shared > 0) compute_mlp(layer, input, sums + num_copies * hidden);
+    device.weighted_sums(sums, routing.terms, kind.experts.num_terms(), hidden, out);
 }
 
 // The output of a block: its MLP, or its experts plus the shared expert, f32 [rows, hidden].
@@ -379,7 +383,7 @@ float* DecoderLayers::compute_mlps(std::int64_t layer, Residual& rows) {
         return out;
     }
     compute_experts(layer, choose_experts(layer, input), input, out);
-    if (w.gate_up.data) {
+    if (w.gate_up.data && !kind.experts.shared_gate) {
         float* shared = context_.expert_sums.floats(num_rows_ * rows.width);
         compute_mlp(layer, input, shared);
         context_.device.add(out, shared, num_rows_ * rows.width);

@@ -5,11 +5,17 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "kernels/exp_nonpositive.hpp"
 
 namespace longhaul::engine {
 namespace {
+
+double sigmoid(double x) {
+    const double exp = kernels::scalar::exp_nonpositive(-std::abs(x));
+    return (x < 0 ? exp : 1) / (1 + exp);
+}
 
 /// Chooses the experts of one row after another.
 class Chooser {
@@ -70,8 +76,7 @@ class Chooser {
                 scores_[e] = kernels::scalar::exp_nonpositive(ranks_[e] - highest);
                 continue;
             }
-            const double exp = kernels::scalar::exp_nonpositive(-std::abs(ranks_[e]));
-            scores_[e] = (ranks_[e] < 0 ? exp : 1) / (1 + exp);
+            scores_[e] = sigmoid(ranks_[e]);
             ranks_[e] = scores_[e] + (correction_.empty() ? 0 : double{correction_[e]});
             if (!std::isnan(ranks_[e])) continue;
             is_bad_ = true;
@@ -109,17 +114,34 @@ class Chooser {
     bool is_bad_ = false;
 };
 
+/// Adds the shared expert to each row's terms, weighted by the sigmoid of the row's last logit.
+void add_shared_terms(std::span<const float> logits, const ExpertConfig& experts, ExpertRouting& routing) {
+    const auto num_logits = static_cast<std::size_t>(experts.num_logits());
+    const auto per_token = static_cast<std::ptrdiff_t>(experts.per_token);
+    std::vector<kernels::WeightedRow> terms;
+    auto row_terms = routing.terms.cbegin();
+    const auto num_copies = static_cast<std::int32_t>(routing.rows.size());
+    for (std::size_t row = 0; row < logits.size() / num_logits; ++row, row_terms += per_token) {
+        terms.insert(terms.end(), row_terms, row_terms + per_token);
+        const float logit = logits[(row + 1) * num_logits - 1];
+        terms.push_back({.row = num_copies + static_cast<std::int32_t>(row),
+                         .weight = std::isnan(logit) ? logit : static_cast<float>(sigmoid(double{logit}))});
+    }
+    routing.terms = std::move(terms);
+}
+
 }  // namespace
 
 ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction,
                     std::span<const float> scales) {
     const auto count = static_cast<std::size_t>(experts.count), per_row = static_cast<std::size_t>(experts.per_token);
-    const std::size_t num_rows = logits.size() / count;
+    const auto num_logits = static_cast<std::size_t>(experts.num_logits());
+    const std::size_t num_rows = logits.size() / num_logits;
     Chooser chooser(experts, correction);
     ExpertRouting routing;
     routing.first_copies.resize(count + 1);
     for (std::size_t row = 0; row < num_rows; ++row) {
-        const std::span<const std::int32_t> chosen = chooser.choose(logits.subspan(row * count, count));
+        const std::span<const std::int32_t> chosen = chooser.choose(logits.subspan(row * num_logits, count));
         const std::vector<float> weights = chooser.weights(chosen);
         for (std::size_t i = 0; i < per_row; ++i) {
             const float scale = scales.empty() ? 1.0F : scales[static_cast<std::size_t>(chosen[i])];
@@ -139,6 +161,7 @@ ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, 
         routing.rows[copy] = static_cast<std::int32_t>(i / per_row);
         routing.terms[i].row = static_cast<std::int32_t>(copy);
     }
+    if (experts.shared_gate) add_shared_terms(logits, experts, routing);
     return routing;
 }
 

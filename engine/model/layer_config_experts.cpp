@@ -30,7 +30,65 @@ std::vector<bool> layers_with_experts(const Section& top, std::int64_t num_layer
     return sparse;
 }
 
+void set_experts(const Section& top, const ExpertConfig& experts, ModelConfig& config) {
+    const std::vector<bool> sparse = layers_with_experts(top, config.num_layers);
+    if (std::find(sparse.begin(), sparse.end(), true) == sparse.end())
+        throw InputError(top.file, "mlp_only_layers and decoder_sparse_step", "a layer that they leave its experts",
+                         "none");
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t layer = 0; layer < sparse.size(); ++layer) {
+        if (sparse[layer]) config.layers[layer].experts = experts;
+    }
+}
+
+/// Experts beside a shared one with a gate, and their widths.
+ExpertConfig read_gated_experts(const Section& top, ModelConfig& config, std::int64_t default_count,
+                                std::int64_t default_per_token, std::int64_t default_width,
+                                std::int64_t default_shared) {
+    ExpertConfig experts = read_experts(top, config, "num_experts", default_count, default_per_token);
+    experts.shared_gate = true;
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", default_width, max_intermediate_size);
+    config.shared_intermediate_size =
+        top.size_or("shared_expert_intermediate_size", default_shared, max_intermediate_size);
+    return experts;
+}
+
 }  // namespace
+
+/// Qwen1.5-MoE and Qwen2-57B-A14B. The window, if it is used, is that of every other layer below max_window_layers.
+void read_qwen2_moe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.layers.front().qkv_bias = top.flag_or("qkv_bias", true);
+    ExpertConfig experts = read_gated_experts(top, config, 60, 4, 1408, 5632);
+    experts.normalized = top.flag("norm_topk_prob");
+    const std::int64_t window = top.flag("use_sliding_window") ? window_of(top, 4096) : 0;
+    const std::int64_t end = get_int_or(top.json, "max_window_layers", 28, 0, max_layers, top.file, top.within);
+    const auto by_default = [&](std::int64_t at) { return window > 0 && at % 2 == 0 && at < end; };
+    set_windows(top, window, windowed_layers(top, config.num_layers, by_default), config);
+    set_experts(top, experts, config);
+}
+
+/// Qwen3-Next: the layers of Qwen3.5 with experts, and with fused projections of linear attention.
+void read_qwen3_next_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_5_layers(top, config);
+    config.linear.fused = true;
+    ExpertConfig experts = read_gated_experts(top, config, 512, 10, 512, 512);
+    experts.normalized = top.flag_or("norm_topk_prob", true);
+    set_experts(top, experts, config);
+}
+
+/// Qwen3.5 with experts in all layers. As published they are stacked; ModelConfig::load looks into the files.
+void read_qwen3_5_moe_layers(const Section& top, ModelConfig& config) {
+    constexpr std::string_view dense = "mlp_only_layers";
+    read_qwen3_5_layers(top, config);
+    ExpertConfig experts = read_gated_experts(top, config, 256, 8, 512, 512);
+    if (!top.flag_or("norm_topk_prob", true)) top.refuse("norm_topk_prob", "true");
+    if (top.size_or("decoder_sparse_step", 1, max_layers) != 1) top.refuse("decoder_sparse_step", "1");
+    if (const Json* layers = top.find(dense); layers != nullptr && *layers != Json::array())
+        top.refuse(dense, "an empty array");
+    experts.stacked = experts.by_rows = true;
+    for (LayerConfig& layer : config.layers) layer.experts = experts;
+}
 
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
     read_qwen3_attention(top, config);
@@ -38,15 +96,8 @@ void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
     const bool modern = top.find("num_local_experts") != nullptr;  // as transformers 5 writes it
     ExpertConfig experts = read_experts(top, config, modern ? "num_local_experts" : "num_experts", 128, 8);
     experts.normalized = top.flag("norm_topk_prob");
-    const std::vector<bool> sparse = layers_with_experts(top, config.num_layers);
-    if (std::find(sparse.begin(), sparse.end(), true) == sparse.end())
-        throw InputError(top.file, "mlp_only_layers and decoder_sparse_step", "a layer that they leave its experts",
-                         "none");
     config.expert_intermediate_size = top.size_or("moe_intermediate_size", 768, max_intermediate_size);
-    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
-    for (std::size_t layer = 0; layer < sparse.size(); ++layer) {
-        if (sparse[layer]) config.layers[layer].experts = experts;
-    }
+    set_experts(top, experts, config);
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {

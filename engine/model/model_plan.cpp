@@ -141,7 +141,9 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             const auto& [name, view] = *it;
             if (!name.starts_with(layer)) break;
             const bool reads_shared =
-                config.shared_intermediate_size > 0 && name.starts_with(layer + "mlp.shared_experts.");
+                config.shared_intermediate_size > 0 &&
+                (name.starts_with(layer + names.shared_down.substr(0, names.shared_down.rfind('.') + 1)) ||
+                 (kind.experts.shared_gate && name.starts_with(layer + names.shared_gate + ".")));
             if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
@@ -253,7 +255,7 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     constexpr std::int64_t f32 = 4;
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    std::int64_t queries = 0, qkv = 0, experts_of_row = 0, router_outputs = 0;
+    std::int64_t queries = 0, qkv = 0, experts_of_row = 0, shared_rows = 0, router_outputs = 0;
     bool has_mlp = false, has_biases = false, has_whole_norm = false;
     for (const LayerConfig& layer : config.layers) {
         queries = std::max(queries, split.query_width(config.heads(layer)));
@@ -261,13 +263,14 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         has_biases = has_biases || layer.experts.bias;
         has_whole_norm = has_whole_norm || layer.whole_norm;
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
-        router_outputs = std::max(router_outputs, layer.experts.count);
+        shared_rows = std::max(shared_rows, layer.experts.num_terms() - layer.experts.per_token);
+        router_outputs = std::max(router_outputs, layer.experts.num_logits());
         has_mlp = has_mlp || layer.experts.count == 0;
     }
     // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
     const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
     const std::int64_t of_experts =
-        f32 * router_outputs +
+        f32 * router_outputs + f32 * shared_rows * config.hidden_size +
         experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
                           f32 * config.hidden_size + of_biases);
     const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
@@ -362,7 +365,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
             writer.put(value);
         if (experts.num_groups > 1)
             for (const std::int64_t value : {experts.num_groups, experts.best_groups}) writer.put(value);
-        if (experts.score == RouterScore::softmax && !config.has_latent_attention()) continue;
+        if (experts.score == RouterScore::softmax && !config.has_latent_attention() && !experts.shared_gate) continue;
         writer.put(config.shared_intermediate_size);
         writer.put(experts.scale);
     }
@@ -381,8 +384,8 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
              {linear.num_key_heads, linear.num_value_heads, linear.key_dim, linear.value_dim, linear.taps})
             writer.put(value);
     }
-    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",   "seed_oss",
-                                      "granite",  "glm4",    "olmo2",    "olmo3",      "minimax_m2"};
+    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",    "seed_oss",
+                                      "granite",  "glm4",    "olmo2",    "olmo3",      "minimax_m2", "qwen2_moe"};
     if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
     if (config.model_type.starts_with("gemma4")) put_gemma4(config, writer);
     writer.put(weights);

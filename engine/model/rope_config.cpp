@@ -86,7 +86,7 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         return;
     }
     const bool is_glm = model.model_type == "glm4" || model.model_type == "glm4_moe";
-    const bool is_qwen3_5 = model.model_type == "qwen3_5" || model.model_type == "qwen3_5_text";
+    const bool is_qwen3_5 = model.model_type.starts_with("qwen3_5") || model.model_type == "qwen3_next";
     const double by_default = is_glm ? 0.5 : is_qwen3_5 ? 0.25 : 1.0;  // as the classes have it
     const Section& section = rope.find(key) != nullptr ? rope : top;
     const double share = section.positive_or(key, by_default, 1.0);

@@ -28,11 +28,13 @@ struct TensorNames {
     std::string router_norm, expert_scales, expert_norm, expert_out_norm, shared_out_norm;
     std::vector<std::string> expert_up;
     std::string expert_down;
+    std::string stacked_up;              ///< ExpertConfig::stacked, instead of expert_up
     std::vector<std::string> shared_up;  ///< ModelConfig::shared_intermediate_size
     std::string shared_down;
-    std::string sinks;       ///< LayerConfig::sinks
-    std::string linear;      ///< prefix of the tensors of linear attention (LayerConfig::linear)
-    std::string mtp_marker;  ///< a tensor that only layers for multi-token prediction (MTP) have; "": there are none
+    std::string shared_gate;  ///< ExpertConfig::shared_gate
+    std::string sinks;        ///< LayerConfig::sinks
+    std::string linear;       ///< prefix of the tensors of linear attention (LayerConfig::linear)
+    std::string mtp_marker;   ///< a tensor that only layers for multi-token prediction (MTP) have; "": there are none
 };
 
 inline TensorNames llama_tensor_names(const std::string& prefix = "") {
@@ -71,8 +73,10 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .shared_out_norm = "",
             .expert_up = {"gate_proj", "up_proj"},
             .expert_down = "down_proj",
+            .stacked_up = "gate_up_proj",
             .shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"},
             .shared_down = "mlp.shared_experts.down_proj",
+            .shared_gate = "",
             .sinks = "self_attn.sinks",
             .linear = "linear_attn.",
             .mtp_marker = ""};
@@ -105,17 +109,24 @@ inline TensorNames glm4_tensor_names() {
     return names;
 }
 
-/// One tensor has the matrices of all experts (ExpertConfig::stacked).
 inline TensorNames gpt_oss_tensor_names() {
     TensorNames names = llama_tensor_names();
     names.router = "mlp.router";
-    names.expert_up = {"gate_up_proj"};
     return names;
 }
 
-/// Folders with images.
-inline TensorNames qwen3_5_tensor_names() {
+/// Mixtures of experts with a gate on the shared one.
+inline TensorNames qwen_moe_tensor_names() {
     TensorNames names = llama_tensor_names();
+    names.shared_up = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"};
+    names.shared_down = "mlp.shared_expert.down_proj";
+    names.shared_gate = "mlp.shared_expert_gate";
+    return names;
+}
+
+/// Folders with images, of a text model with the names `of`.
+inline TensorNames qwen3_5_tensor_names(const TensorNames& of) {
+    TensorNames names = of;
     names.embedding = "model.language_model.embed_tokens";
     names.layers = "model.language_model.layers.";
     names.final_norm = "model.language_model.norm";
@@ -167,7 +178,6 @@ inline TensorNames gemma4_tensor_names(const std::string& layers_of = "model.") 
     names.router_norm = "router.scale";
     names.expert_scales = "router.per_expert_scale";
     names.experts = "experts.";
-    names.expert_up = {"gate_up_proj"};
     names.expert_norm = "pre_feedforward_layernorm_2";
     names.expert_out_norm = "post_feedforward_layernorm_2";
     names.shared_up = names.up;  // the MLP beside the experts
@@ -212,8 +222,10 @@ inline TensorNames opt_tensor_names() {
             .shared_out_norm = "",
             .expert_up = {},
             .expert_down = "",
+            .stacked_up = "",
             .shared_up = {},
             .shared_down = "",
+            .shared_gate = "",
             .sinks = "",
             .linear = "",
             .mtp_marker = ""};
@@ -227,9 +239,14 @@ inline const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames latent = latent_tensor_names(), olmo = olmo_tensor_names();
     static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
     static const TensorNames gemma4_text = gemma4_tensor_names(), gemma4 = gemma4_tensor_names("model.language_model.");
-    static const TensorNames qwen3_5 = qwen3_5_tensor_names();
+    static const TensorNames qwen3_5 = qwen3_5_tensor_names(llama), qwen_moe = qwen_moe_tensor_names();
+    static const TensorNames qwen3_5_moe = qwen3_5_tensor_names(qwen_moe);
     if (config.has_latent_attention()) return latent;
     if (config.model_type == "qwen3_5") return qwen3_5;
+    if (config.model_type == "qwen3_5_moe") return qwen3_5_moe;
+    for (const char* type : {"qwen2_moe", "qwen3_next", "qwen3_5_moe_text"}) {
+        if (config.model_type == type) return qwen_moe;
+    }
     if (config.model_type == "opt") return opt;
     if (config.model_type == "phi3") return phi3;
     if (config.model_type == "mistral3") return mistral3;

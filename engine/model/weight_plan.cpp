@@ -1,6 +1,7 @@
 // Weight plan: which parts of which tensors form each matrix and vector of a rank. Also the tensor-parallel split
 // (Split). Used for loading, checks and the memory plan.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -117,41 +118,82 @@ class Planner {
     void linear(const std::string& from, const std::string& name, LayerWeights& layer) {
         LinearWeights& w = layer.linear;
         const kernels::DeltaShape all = c_.linear.shape(1);
-        const std::int64_t keys = all.num_key_heads * all.key_dim, values = all.num_value_heads() * all.value_dim;
-        const std::int64_t channels = 2 * keys + values, first_head = s_.rank * s_.delta.num_key_heads;
         const std::string tensors = from + names_.linear;
-        std::vector<TensorPart> inputs, filter;
-        for (std::int64_t head = first_head; head < first_head + s_.delta.num_key_heads; ++head) {
-            const std::pair<std::int64_t, std::int64_t> runs[] = {
-                {head * all.key_dim, all.key_dim},
-                {keys + head * all.key_dim, all.key_dim},
-                {2 * keys + head * all.values_width(), all.values_width()}};
-            for (const auto& [first, count] : runs)
-                inputs.push_back(rows(tensors + "in_proj_qkv.weight", channels, c_.hidden_size, first, count));
+        LinearParts parts = c_.linear.fused ? fused_parts(tensors, all) : linear_parts(tensors, all);
+        column_parallel(name + "inputs", w.inputs, types_.layers, std::move(parts.inputs));
+        column_parallel(name + "gates", w.gates, kernels::act_type(types_.layers), std::move(parts.gates));
+        std::vector<TensorPart> filter;
+        const std::int64_t first_head = first_linear_head(), end_head = first_head + s_.delta.num_key_heads;
+        for (std::int64_t head = first_head; head < end_head; ++head) {
             for (std::int64_t tap = 0; tap < all.taps; ++tap) {
-                for (const auto& [first, count] : runs) {
-                    TensorPart& part = filter.emplace_back(
-                        rows(tensors + "conv1d.weight", channels * all.taps, 1, first * all.taps + tap, count));
+                for (const auto& [first, count] : channels_of(all, head)) {
+                    TensorPart& part = filter.emplace_back(rows(tensors + "conv1d.weight",
+                                                                all.num_key_heads * all.channels() * all.taps, 1,
+                                                                first * all.taps + tap, count));
                     part.row_step = part.taps = all.taps;
                 }
             }
         }
-        const std::int64_t first_value = first_head * all.values_per_key, num_values = s_.delta.num_value_heads();
-        const auto of_values = [&](const std::string& tensor, std::int64_t per_head, std::int64_t columns) {
-            return rows(tensors + tensor, all.num_value_heads() * per_head, columns, first_value * per_head,
-                        num_values * per_head);
-        };
-        inputs.push_back(of_values("in_proj_z.weight", all.value_dim, c_.hidden_size));
-        column_parallel(name + "inputs", w.inputs, types_.layers, std::move(inputs));
-        column_parallel(
-            name + "gates", w.gates, kernels::act_type(types_.layers),
-            {of_values("in_proj_a.weight", 1, c_.hidden_size), of_values("in_proj_b.weight", 1, c_.hidden_size)});
         vector(name + "filter", w.filter, std::move(filter));
-        vector(name + "log_rate", w.log_rate, {of_values("A_log", 1, 1)});
-        vector(name + "step_bias", w.step_bias, {of_values("dt_bias", 1, 1)});
+        vector(name + "log_rate", w.log_rate, {of_values(tensors + "A_log", all, 1, 1)});
+        vector(name + "step_bias", w.step_bias, {of_values(tensors + "dt_bias", all, 1, 1)});
         w.norm.eps = static_cast<float>(c_.norm_eps);
         vector(name + "linear_norm", w.norm.gain, {whole(tensors + "norm.weight", all.value_dim)});
-        row_parallel(name + "output", layer.output, tensors + "out_proj.weight", values, num_values * all.value_dim);
+        row_parallel(name + "output", layer.output, tensors + "out_proj.weight", all.num_value_heads() * all.value_dim,
+                     s_.delta.num_value_heads() * all.value_dim);
+    }
+
+    [[nodiscard]] std::int64_t first_linear_head() const { return s_.rank * s_.delta.num_key_heads; }
+
+    /// Rows of this rank's value heads. `all`: the heads of all ranks.
+    [[nodiscard]] TensorPart of_values(std::string tensor, const kernels::DeltaShape& all, std::int64_t per_head,
+                                       std::int64_t columns) const {
+        return rows(std::move(tensor), all.num_value_heads() * per_head, columns,
+                    first_linear_head() * all.values_per_key * per_head, s_.delta.num_value_heads() * per_head);
+    }
+
+    /// First channel and number of channels of a key head's q, k and v, where those of all heads follow each other.
+    static std::array<std::pair<std::int64_t, std::int64_t>, 3> channels_of(const kernels::DeltaShape& all,
+                                                                            std::int64_t head) {
+        const std::int64_t keys = all.num_key_heads * all.key_dim;
+        return {{{head * all.key_dim, all.key_dim},
+                 {keys + head * all.key_dim, all.key_dim},
+                 {2 * keys + head * all.values_width(), all.values_width()}}};
+    }
+
+    /// Rows of LinearWeights::inputs and gates.
+    struct LinearParts {
+        std::vector<TensorPart> inputs, gates;
+    };
+
+    [[nodiscard]] LinearParts linear_parts(const std::string& tensors, const kernels::DeltaShape& all) const {
+        LinearParts parts;
+        for (std::int64_t head = 0; head < s_.delta.num_key_heads; ++head) {
+            for (const auto& [first, count] : channels_of(all, first_linear_head() + head))
+                parts.inputs.push_back(rows(tensors + "in_proj_qkv.weight", all.num_key_heads * all.channels(),
+                                            c_.hidden_size, first, count));
+        }
+        parts.inputs.push_back(of_values(tensors + "in_proj_z.weight", all, all.value_dim, c_.hidden_size));
+        for (const char* tensor : {"in_proj_a.weight", "in_proj_b.weight"})
+            parts.gates.push_back(of_values(tensors + tensor, all, 1, c_.hidden_size));
+        return parts;
+    }
+
+    /// The same with LinearAttentionConfig::fused.
+    [[nodiscard]] LinearParts fused_parts(const std::string& tensors, const kernels::DeltaShape& all) const {
+        LinearParts parts;
+        const auto add = [&](std::vector<TensorPart>& to, const char* tensor, std::int64_t per_head, std::int64_t first,
+                             std::int64_t count) {
+            for (std::int64_t head = 0; head < s_.delta.num_key_heads; ++head)
+                to.push_back(rows(tensors + tensor, all.num_key_heads * per_head, c_.hidden_size,
+                                  (first_linear_head() + head) * per_head + first, count));
+        };
+        const std::int64_t width = all.channels() + all.values_width(), values = all.values_per_key;
+        add(parts.inputs, "in_proj_qkvz.weight", width, 0, all.channels());
+        add(parts.inputs, "in_proj_qkvz.weight", width, all.channels(), all.values_width());
+        add(parts.gates, "in_proj_ba.weight", 2 * values, values, values);
+        add(parts.gates, "in_proj_ba.weight", 2 * values, 0, values);
+        return parts;
     }
 
     /// A head's rows follow those of its queries.
@@ -247,8 +289,10 @@ class Planner {
     /// The router is small and decides which experts a row has, so it is not quantized.
     void experts(const ExpertConfig& kind, const std::string& from, const std::string& name, LayerWeights& w) {
         const MlpWidth width{c_.expert_intermediate_size, s_.expert_intermediate};
-        everywhere(name + "router", w.router, kernels::act_type(types_.layers), from + names_.router, kind.count,
-                   c_.hidden_size);
+        std::vector<TensorPart> router{
+            rows(from + names_.router + ".weight", kind.count, c_.hidden_size, 0, kind.count)};
+        if (kind.shared_gate) router.push_back(rows(from + names_.shared_gate + ".weight", 1, c_.hidden_size, 0, 1));
+        column_parallel(name + "router", w.router, kernels::act_type(types_.layers), std::move(router));
         if (kind.score == RouterScore::sigmoid)
             vector(name + "score_correction", w.score_correction, {whole(from + names_.score_correction, kind.count)});
         if (kind.bias) vector(name + "router_bias", w.router_bias, {whole(from + names_.router + ".bias", kind.count)});
@@ -261,9 +305,8 @@ class Planner {
             const StackPlace place{kind.stacked ? kind.count : 0, number, kind.by_rows};
             Expert& expert = w.experts[static_cast<std::size_t>(number)];
             column_parallel(to + "gate_up", expert.gate_up, types_.layers,
-                            kind.stacked
-                                ? gates_and_ups(tensors + names_.expert_up.front(), c_.hidden_size, width, place)
-                                : gate_up(tensors, names_.expert_up, ".weight", c_.hidden_size, width));
+                            kind.stacked ? gates_and_ups(tensors + names_.stacked_up, c_.hidden_size, width, place)
+                                         : gate_up(tensors, names_.expert_up, ".weight", c_.hidden_size, width));
             row_parallel(to + "down", expert.down, tensors + names_.expert_down + (kind.stacked ? "" : ".weight"),
                          width.whole, width.local);
             plans_.back().parts.front().stack = place;
@@ -288,8 +331,7 @@ class Planner {
         std::vector<TensorPart> up, down;
         for (std::int64_t number = 0; number < count; ++number) {
             const StackPlace place{count, number};
-            for (TensorPart& part :
-                 gates_and_ups(from + names_.experts + names_.expert_up.front() + "_bias", 1, width, place))
+            for (TensorPart& part : gates_and_ups(from + names_.experts + names_.stacked_up + "_bias", 1, width, place))
                 up.push_back(std::move(part));
             down.push_back(whole(from + names_.experts + names_.expert_down + "_bias", c_.hidden_size));
             down.back().stack = place;

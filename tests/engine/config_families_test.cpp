@@ -385,6 +385,53 @@ TEST(ConfigFamilies, Qwen35HasLinearAttentionInThreeOfFourLayers) {
     EXPECT_EQ(Split::obstacle(named, 4), "2 key heads of linear attention do not divide by it");
 }
 
+TEST(ConfigFamilies, Qwen3NextHasGatedSharedExperts) {
+    const ModelConfig config = load_family("qwen3_next", "Qwen3NextForCausalLM", R"({"num_hidden_layers": 8,
+        "mlp_only_layers": [0], "decoder_sparse_step": 2, "shared_expert_intermediate_size": 24})");
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 0, 1, 1, 1, 0}));
+    EXPECT_TRUE(config.linear.fused && config.norm_adds_one);
+    EXPECT_EQ(config.layer(0).experts.count, 0);
+    const LayerConfig& layer = config.layer(7);
+    EXPECT_TRUE(layer.output_gate && layer.head_norm && layer.experts.shared_gate && layer.experts.normalized);
+    EXPECT_FALSE(layer.experts.stacked);
+    EXPECT_EQ(layer.experts.count, 512) << "the class's defaults";
+    EXPECT_EQ(layer.experts.per_token, 10);
+    EXPECT_EQ(config.expert_intermediate_size, 512);
+    EXPECT_EQ(config.shared_intermediate_size, 24);
+    EXPECT_EQ(config.head_dim, 256);
+    EXPECT_EQ(config.rope().rotary_dims, 64);
+}
+
+TEST(ConfigFamilies, Qwen35ExpertsAreStackedUnlessTheFilesHaveEachApart) {
+    const ModelConfig config = load_family("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM",
+                                           R"({"num_hidden_layers": 4, "intermediate_size": "DELETE"})");
+    for (std::int64_t at = 0; at < 4; ++at) {
+        const ExpertConfig& experts = config.layer(at).experts;
+        EXPECT_TRUE(experts.stacked && experts.by_rows && experts.shared_gate && experts.normalized);
+        EXPECT_EQ(experts.count, 256);
+        EXPECT_EQ(experts.per_token, 8);
+    }
+    EXPECT_FALSE(config.linear.fused);
+    const std::filesystem::path folders = LONGHAUL_TEST_DATA "/parity";
+    EXPECT_TRUE(ModelConfig::load(folders / "qwen3.5-moe").layer(0).experts.stacked);
+    EXPECT_FALSE(ModelConfig::load(folders / "qwen3.5-moe-fp8").layer(0).experts.stacked);
+}
+
+TEST(ConfigFamilies, Qwen2MoeHasBiasesAndWindowsInEveryOtherLayer) {
+    const ModelConfig config = load_family("qwen2_moe", "Qwen2MoeForCausalLM", R"({"num_hidden_layers": 5,
+        "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 3, "max_position_embeddings": 64})");
+    std::vector<std::int64_t> windows;
+    for (std::int64_t at = 0; at < 5; ++at) windows.push_back(config.layer(at).attention_window);
+    EXPECT_EQ(windows, (std::vector<std::int64_t>{16, 0, 16, 0, 0}));
+    EXPECT_TRUE(config.layer(0).qkv_bias && config.layer(0).experts.shared_gate);
+    EXPECT_FALSE(config.layer(0).experts.normalized || config.layer(0).output_bias);
+    EXPECT_EQ(config.layer(4).experts.count, 60);
+    EXPECT_EQ(config.shared_intermediate_size, 5632);
+    const ModelConfig plain = load_family("qwen2_moe", "Qwen2MoeForCausalLM", R"({"qkv_bias": false})");
+    EXPECT_FALSE(plain.layer(0).qkv_bias);
+    EXPECT_EQ(plain.layer(0).attention_window, 0);
+}
+
 /// As published, but for its sizes.
 TEST(ConfigFamilies, MiniMaxM2RotatesAPartOfAHead) {
     const ModelConfig config = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"head_dim": 128, "rotary_dim": 64,

@@ -232,9 +232,9 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 const BadConfig bad_configs[] = {
     // Architecture.
     {R"({"model_type": "mamba"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5", "mistral", "mistral3", "ministral3", "mixtral", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "minimax_m2", "granite", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got "mamba")"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "minimax_m2", "granite", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5", "mistral", "mistral3", "ministral3", "mixtral", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "minimax_m2", "granite", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "minimax_m2", "granite", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",

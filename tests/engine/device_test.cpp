@@ -102,7 +102,8 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
                                       "minimax-m2",
                                       "gemma4-bf16",
                                       "gemma4-moe",
-                                      "qwen3.5"};
+                                      "qwen3.5",
+                                      "qwen3.5-moe"};
     for (const char* model : models) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
             if (!GetParam().any_split && precision != Precision::bf16) continue;  // the other precisions use no library

@@ -53,6 +53,23 @@ TEST(ExpertRouting, WeightsAreSoftmaxOverTheChosenOrOverAll) {
     EXPECT_FLOAT_EQ(all[1], 0.3F);
 }
 
+TEST(ExpertRouting, TheSharedExpertIsWeighedByTheSigmoidOfTheLastLogit) {
+    const std::vector<float> logits = {0, 0, 9, 0,      //
+                                       5, 1, 0, -50.0,  //
+                                       1, 2, 0, nan};
+    const ExpertRouting routing = route(logits, {.count = 3, .per_token = 1, .shared_gate = true});
+    EXPECT_EQ(routing.rows, (std::vector<std::int32_t>{1, 2, 0}));
+    std::vector<std::int32_t> rows;
+    for (const kernels::WeightedRow& term : routing.terms) rows.push_back(term.row);
+    EXPECT_EQ(rows, (std::vector<std::int32_t>{2, 3, 0, 4, 1, 5})) << "the shared expert's rows follow the copies";
+    const std::vector<float> weights = weights_of(routing);
+    EXPECT_EQ(weights[0], 1.0F);
+    EXPECT_EQ(weights[1], 0.5F);
+    EXPECT_FLOAT_EQ(weights[3], static_cast<float>(std::exp(-50.0)));
+    EXPECT_EQ(weights[4], 1.0F);
+    EXPECT_TRUE(std::isnan(weights[5]));
+}
+
 TEST(ExpertRouting, WeightsAreMultipliedByTheExpertsScales) {
     const std::vector<float> logits = {std::log(5.0F), 0, std::log(3.0F)}, scales = {2, 100, -4};
     const std::vector<float> weights = weights_of(route(logits, {.count = 3, .per_token = 2}, {}, scales));

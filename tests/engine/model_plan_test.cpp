@@ -52,6 +52,10 @@ const Expected models[] = {
     {"gemma4", 0x808b818db8226316U, 43652, 50704, 661520, 188288},
     {"gemma4-moe", 0xccc06c1d21776af6U, 35484, 44016, 695792, 260688},
     {"qwen3.5", 0x3667f47a95ebff99U, 110688, 118016, 1441152, 533888},
+    {"qwen3-next", 0xfef6c87c74f6f3cbU, 81872, 92640, 1299520, 485088},
+    {"qwen3.5-moe", 0xf135da313d32ff55U, 48224, 56416, 885376, 369888},
+    {"qwen3.5-moe-fp8", 0x2546af453608d539U, 48224, 56416, 885376, 369888},
+    {"qwen2-moe", 0xf85fa957c4a981ffU, 31456, 38656, 694784, 181488},
     {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
 };
 
@@ -153,6 +157,18 @@ TEST(ModelPlan, ExpertsBeyondTheConfigsAreFaults) {
     EXPECT_TRUE(
         faults.front().ends_with("model.layers.0.block_sparse_moe.experts.3.w1.weight: expected experts 0 to 2, "
                                  "as config.json says, got expert 3"))
+        << faults.front();
+}
+
+TEST(ModelPlan, AGateThatTheFamilyDoesNotHaveIsAFault) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/qwen2-moe";
+    ModelConfig config = ModelConfig::load(folder);
+    config.layers.front().experts.shared_gate = false;
+    const std::vector<std::string> faults = tensor_faults(config, SafetensorsFolder::open(folder));
+    ASSERT_EQ(faults.size(), 1U) << "in the first of two layers";
+    EXPECT_TRUE(
+        faults.front().ends_with("model.layers.0.mlp.shared_expert_gate.weight: expected routed experts alone, got a "
+                                 "shared expert; not in this version"))
         << faults.front();
 }
 

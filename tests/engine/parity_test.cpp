@@ -152,8 +152,8 @@ TEST(ParityGoldens, AreThere) {
 
 // Tensor parallel 1, 2, 4, 8: the same bits on every rank, and each rank holds only its share of the weights.
 TEST(TensorParallel, EveryDegreeGivesTheSameBits) {
-    for (const char* name :
-         {"llama-default", "llama-default-bf16", "llama-modern", "opt", "opt-post-norm-bf16", "olmo2", "minimax-m2"}) {
+    for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern", "opt", "opt-post-norm-bf16",
+                             "olmo2", "minimax-m2", "qwen3-next"}) {
         const Golden golden = read_golden(name);
         const auto num_heads = ModelConfig::load(golden.folder).num_heads;
         for (const Precision precision :

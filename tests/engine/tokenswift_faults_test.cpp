@@ -153,7 +153,7 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
     EXPECT_EQ(
         line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
         "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"qwen3_5_text\", "
-        "\"qwen3_5\", \"mistral\", "
+        "\"qwen3_5\", \"qwen2_moe\", \"qwen3_next\", \"qwen3_5_moe_text\", \"qwen3_5_moe\", \"mistral\", "
         "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4\", \"glm4_moe\", \"deepseek_v2\", \"deepseek_v3\", "
         "\"kimi_k2\", "
         "\"glm4_moe_lite\", \"smollm3\", \"seed_oss\", \"olmo2\", \"olmo3\", \"minimax_m2\", \"granite\", \"gpt_oss\", "

@@ -24,6 +24,9 @@ from stored_weights import SCALED, quantized
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+ADDS_ONE = ("gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+SEPARATE = ("qwen3_moe", "mixtral", "minimax_m2", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "qwen2_moe",
+            "qwen3_next", "qwen3_5_moe_text")  # fmt: skip
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # others want aligned rows
 
 
@@ -47,7 +50,7 @@ def random_weights(model, generator):
         if name.endswith(("router.scale", "per_expert_scale")):
             parameter.data = 1.0 + 0.3 * noise
         elif "norm" in name and name.endswith("weight"):
-            adds_one = model.config.model_type in ("gemma3_text", "qwen3_5_text") and "linear_attn.norm" not in name
+            adds_one = model.config.model_type in ADDS_ONE and "linear_attn.norm" not in name
             parameter.data = 0.3 * noise + (0.0 if adds_one else 1.0)
         elif name.endswith("A_log"):
             parameter.data = noise - 3.0
@@ -67,7 +70,7 @@ def random_weights(model, generator):
 
 def published_experts(tensors, model_type):
     """The experts of a layer as one tensor a matrix, as in published folders: transformers 5 stacks them."""
-    if model_type not in ("qwen3_moe", "mixtral", "minimax_m2", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3"):
+    if model_type not in SEPARATE:
         return tensors
     separate = {}
     for name, tensor in tensors.items():
@@ -106,10 +109,10 @@ def write_model_with_images(spec, folder, plain, state):
     outer |= {"architectures": [class_name], "model_type": model_type, "vision_config": {"hidden_size": 16}}
     del inner["architectures"]
     write_json(folder / "config.json", outer | {"text_config": inner})
-    within = dict.fromkeys(("gemma4", "qwen3_5"), "model.language_model").get(model_type, "language_model.model")
+    within = dict.fromkeys(("gemma4", "qwen3_5", "qwen3_5_moe"), "model.language_model").get(model_type, "language_model.model")
     tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
     if not inner.get("tie_word_embeddings"):
-        tensors["lm_head.weight" if model_type == "qwen3_5" else "language_model.lm_head.weight"] = state["lm_head.weight"]
+        tensors["lm_head.weight" if model_type.startswith("qwen3_5") else "language_model.lm_head.weight"] = state["lm_head.weight"]
     tensors["vision_tower.ln_pre.weight"] = torch.ones(16)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -173,6 +173,20 @@ QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"
            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
            "linear_num_key_heads": 8, "linear_num_value_heads": 16, "linear_key_head_dim": 16,
            "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4, "max_position_embeddings": 8192, "tie_word_embeddings": False}  # fmt: skip
+# The same with experts, and a shared one with a gate; in Qwen3-Next, projections that stand side by side.
+QWEN3_5_MOE = QWEN3_5 | {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text",
+                         "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+                         "intermediate_size": None, "num_attention_heads": 4, "num_key_value_heads": 2,
+                         "linear_num_key_heads": 4, "linear_num_value_heads": 8, "num_experts": 5, "num_experts_per_tok": 2,
+                         "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}  # fmt: skip
+QWEN3_NEXT = QWEN3_5_MOE | {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "layer_types": None,
+                            "num_hidden_layers": 3, "intermediate_size": 24, "linear_num_value_heads": 12,
+                            "mlp_only_layers": [2], "decoder_sparse_step": 1, "norm_topk_prob": True,
+                            "num_experts_per_tok": 3}  # fmt: skip
+QWEN2_MOE = {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "head_dim": None, "num_attention_heads": 8,
+             "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "use_sliding_window": False, "sliding_window": 1024,
+             "max_window_layers": 2, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+             "shared_expert_intermediate_size": 40, "norm_topk_prob": False, "decoder_sparse_step": 1}  # fmt: skip
 GLM4_MOE_LITE = DEEPSEEK_V3 | {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "scoring_func": None,
                                "num_hidden_layers": 2, "n_group": 1, "topk_group": 1, "rope_scaling": None,
                                "qk_nope_head_dim": 32, "v_head_dim": 16}  # fmt: skip
@@ -316,6 +330,12 @@ MODELS = [
                                        "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32,
                                        "num_attention_heads": 2, "num_key_value_heads": 1},
           with_images="Qwen3_5ForConditionalGeneration qwen3_5"),
+    Model("qwen3-next", QWEN3_NEXT, 300, prompt=40),
+    Model("qwen3-next-bf16-modern", QWEN3_NEXT | {"torch_dtype": "bfloat16", "num_hidden_layers": 2, "mlp_only_layers": [],
+                                                  "norm_topk_prob": False}, 80, torch.bfloat16, modern=True),
+    Model("qwen3.5-moe", QWEN3_5_MOE, prompt=40, with_images="Qwen3_5MoeForConditionalGeneration qwen3_5_moe"),
+    Model("qwen3.5-moe-fp8", QWEN3_5_MOE, weights_of="qwen3.5-moe", scaled="channel"),
+    Model("qwen2-moe", QWEN2_MOE),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
