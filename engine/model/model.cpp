@@ -57,9 +57,9 @@ Model::~Model() = default;
 
 std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precision precision, kernels::Device& device,
                                    Group& group, std::optional<kernels::DType> kv_dtype,
-                                   const std::filesystem::path& packed_folder) {
+                                   const std::filesystem::path& packed_folder, const std::filesystem::path& adapter) {
     std::unique_ptr<Model> model(
-        new Model(load_model(folder, precision, device, group, kv_dtype, packed_folder), device, group));
+        new Model(load_model(folder, precision, device, group, kv_dtype, packed_folder, adapter), device, group));
     if (group.size() > 1) gather_lines(group, model->state_->loaded->notices);
     return model;
 }
@@ -173,6 +173,9 @@ std::int64_t Model::head_bytes() const {
 }
 std::uint64_t Model::fingerprint() const {
     return state_->loaded->fingerprint;
+}
+std::uint64_t Model::adapter_fingerprint() const {
+    return state_->loaded->adapter_fingerprint;
 }
 kernels::Device& Model::device() const {
     return state_->device;

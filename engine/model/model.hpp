@@ -38,11 +38,13 @@ class Model {
   public:
     /// Loads `folder`. Collective over `group`: if a rank fails, every rank throws, with the reason of the lowest
     /// failing rank. `kv_dtype`: type of stored keys and values; by default the type of the activations.
-    /// `packed_folder`: where packed weights are cached between runs (packed_file.hpp); "": nowhere.
+    /// `packed_folder`: where packed weights are cached between runs (packed_file.hpp); "": nowhere. `adapter`: folder
+    /// of the LoRA adapter that is merged into the weights (adapter.hpp); "": none.
     static std::unique_ptr<Model> load(const std::filesystem::path& folder, Precision precision,
                                        kernels::Device& device, Group& group,
                                        std::optional<kernels::DType> kv_dtype = {},
-                                       const std::filesystem::path& packed_folder = {});
+                                       const std::filesystem::path& packed_folder = {},
+                                       const std::filesystem::path& adapter = {});
 
     /// A model with random weights of the given shape, the same in all layers (benchmarks).
     static std::unique_ptr<Model> random(const ModelConfig& config, Precision precision, kernels::Device& device,
@@ -87,8 +89,9 @@ class Model {
     [[nodiscard]] std::int64_t resident_weight_bytes() const;  ///< packed weights of this rank
     /// Weights that a pass of `rows` rows reads on this rank.
     [[nodiscard]] std::int64_t streamed_weight_bytes(std::int64_t rows = 1) const;
-    [[nodiscard]] std::int64_t head_bytes() const;    ///< part of streamed_weight_bytes used by the head
-    [[nodiscard]] std::uint64_t fingerprint() const;  ///< identity of weights and config
+    [[nodiscard]] std::int64_t head_bytes() const;            ///< part of streamed_weight_bytes used by the head
+    [[nodiscard]] std::uint64_t fingerprint() const;          ///< identity of weights and config, without the adapter
+    [[nodiscard]] std::uint64_t adapter_fingerprint() const;  ///< 0: there is no adapter
     [[nodiscard]] const LoadReport& load_report() const;
     [[nodiscard]] kernels::Device& device() const;
     [[nodiscard]] Group& group() const;

@@ -12,6 +12,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/model/adapter.hpp"
 #include "engine/model/model_plan.hpp"
 
 namespace longhaul::engine {
@@ -52,6 +53,30 @@ void note_rounding(const std::vector<WeightPlan>& plans, const SafetensorsFolder
     }
 }
 
+/// Whether these are integers of as many bits as `precision` has, which it keeps nearly as they are.
+bool has_bits_of(const MatrixView& view, Precision precision) {
+    const int bits = precision == Precision::int4 ? 4 : precision == Precision::int8 ? 8 : 0;
+    if (view.form == StoredForm::scaled) return view.elements->dtype == TensorType::i8 && bits == 8;
+    return view.form == StoredForm::grouped && view.groups.type == ElementType::integer &&
+           view.groups.elements.bits == bits;
+}
+
+/// Adds a notice if integers that `precision` would keep are quantized again, because the adapter is added to them.
+void note_quantizing(const std::vector<WeightPlan>& plans, const SafetensorsFolder& tensors, const Adapter& adapter,
+                     Precision precision, std::vector<std::string>& notices) {
+    for (const WeightPlan& plan : plans) {
+        if (plan.matrix == nullptr) continue;
+        for (const TensorPart& part : plan.parts) {
+            if (!adapter.changes(part.tensor) ||
+                !has_bits_of(require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack), precision))
+                continue;
+            notices.push_back("model: quantized weights (" + part.tensor +
+                              ") are quantized again with the adapter added; precision = bf16 or fp32 is more exact");
+            return;
+        }
+    }
+}
+
 const char* precision_name(Precision precision) {
     constexpr std::array names{"bf16", "fp32", "int8", "int4"};
     return names[static_cast<std::size_t>(precision)];
@@ -66,17 +91,19 @@ std::string hexadecimal(std::uint64_t number) {
 /// Loads the weights of a model folder.
 class Loading {
   public:
-    /// `model` receives the weights, notices and report.
-    Loading(const SafetensorsFolder& tensors, kernels::Device& device, LoadedModel& model)
+    /// `model` receives the weights, notices and report. `adapter`: null if there is none.
+    Loading(const SafetensorsFolder& tensors, const Adapter* adapter, kernels::Device& device, LoadedModel& model)
         : tensors_(tensors),
+          adapter_(adapter),
           device_(device),
           model_(model),
           plans_(plan_weights(model.config, model.split, weight_types(model.precision), model.weights)) {}
 
     void run(const std::filesystem::path& packed_folder) {
         if (model_.precision == Precision::bf16) note_rounding(plans_, tensors_, model_.notices);
+        if (adapter_ != nullptr) note_quantizing(plans_, tensors_, *adapter_, model_.precision, model_.notices);
         if (!packed_folder.empty() && adopt_packed(packed_folder)) return;
-        FolderSource source(tensors_);
+        FolderSource source(tensors_, adapter_);
         load_weights(plans_, device_, source);
         note_bad(source.bad_tensors());
         model_.report.how = "packed from the model's files";
@@ -87,6 +114,7 @@ class Loading {
     void note_bad(const std::vector<std::string>& names);
 
     const SafetensorsFolder& tensors_;
+    const Adapter* adapter_;
     kernels::Device& device_;
     LoadedModel& model_;
     std::vector<WeightPlan> plans_;
@@ -96,15 +124,17 @@ class Loading {
 bool Loading::adopt_packed(const std::filesystem::path& folder) {
     const std::string layout_name(device_.packed_layout());
     const std::string part = std::to_string(model_.split.rank) + "of" + std::to_string(model_.split.size);
-    const std::string name =
-        hexadecimal(model_.fingerprint) + "-" + precision_name(model_.precision) + "-" + layout_name + "-" + part;
-    const PackedKey key{.text = name + ", numerics " + std::to_string(kernels::numerics_version),
-                        .model_changed = tensors_.last_change()};
+    const std::string adapter = adapter_ != nullptr ? "+" + hexadecimal(model_.adapter_fingerprint) : "";
+    const std::string name = hexadecimal(model_.fingerprint) + adapter + "-" + precision_name(model_.precision) + "-" +
+                             layout_name + "-" + part;
+    PackedKey key{.text = name + ", numerics " + std::to_string(kernels::numerics_version),
+                  .model_changed = tensors_.last_change()};
+    if (adapter_ != nullptr) key.text += ", adapter of " + std::to_string(adapter_->tensors().last_change());
     const std::filesystem::path path = folder / (name + ".packed");
     model_.report.how = "mapped from " + path.string();
     const auto write = [&](PackedFileWriter& file) {
         model_.report.how = "packed into " + path.string();
-        FolderSource source(tensors_);
+        FolderSource source(tensors_, adapter_);
         write_weights(plans_, device_, source, file);
         return source.bad_tensors();
     };
@@ -158,7 +188,8 @@ LoadedModel::LoadedModel(const ModelConfig& of, Precision in, const kernels::Dev
 
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,
                                         kernels::Device& device, Group& group, std::optional<kernels::DType> kv_dtype,
-                                        const std::filesystem::path& packed_folder) {
+                                        const std::filesystem::path& packed_folder,
+                                        const std::filesystem::path& adapter_folder) {
     const auto start = std::chrono::steady_clock::now();
     std::unique_ptr<LoadedModel> model;
     const auto load = [&] {
@@ -167,7 +198,14 @@ std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Pre
         const std::vector<std::string> faults = tensor_faults(model->config, tensors);
         if (!faults.empty()) throw Error(faults.front());
         model->fingerprint = model_fingerprint(model->config, tensors.fingerprint());
-        Loading(tensors, device, *model).run(packed_folder);
+        std::optional<Adapter> adapter;
+        if (!adapter_folder.empty()) {
+            adapter = Adapter::open(adapter_folder);
+            adapter->fit(model->config);
+            model->adapter_fingerprint = adapter->fingerprint();
+        }
+        Loading(tensors, adapter ? &*adapter : nullptr, device, *model).run(packed_folder);
+        if (adapter) model->report.how += ", with adapter " + adapter_folder.string() + " (" + adapter->summary() + ")";
         model->report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
     agree(group, [&] {

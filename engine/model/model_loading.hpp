@@ -28,14 +28,15 @@ struct LoadedModel {
     std::unique_ptr<PackedFile> packed;      ///< the mapped file that `weights` may point into
     Weights weights;
     LoadReport report;
-    std::uint64_t fingerprint = 0;
+    std::uint64_t fingerprint = 0, adapter_fingerprint = 0;
     std::vector<std::string> notices;
 };
 
 /// As Model::load. Collective: if a rank fails, all ranks throw.
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,
                                         kernels::Device& device, Group& group, std::optional<kernels::DType> kv_dtype,
-                                        const std::filesystem::path& packed_folder);
+                                        const std::filesystem::path& packed_folder,
+                                        const std::filesystem::path& adapter_folder);
 
 /// As Model::random. Not collective.
 std::unique_ptr<LoadedModel> random_model(const ModelConfig& config, Precision precision, kernels::Device& device,

@@ -419,6 +419,13 @@ SafetensorsFolder SafetensorsFolder::open(const std::filesystem::path& folder) {
     return SafetensorsFolder(std::move(state));
 }
 
+SafetensorsFolder SafetensorsFolder::open_file(const std::filesystem::path& file) {
+    auto state = std::make_unique<State>();
+    state->label = file.string();
+    state->add_file(file);
+    return SafetensorsFolder(std::move(state));
+}
+
 SafetensorsFolder::SafetensorsFolder(std::unique_ptr<State> state) : state_(std::move(state)) {}
 SafetensorsFolder::SafetensorsFolder(SafetensorsFolder&&) noexcept = default;
 SafetensorsFolder& SafetensorsFolder::operator=(SafetensorsFolder&&) noexcept = default;

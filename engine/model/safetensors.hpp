@@ -40,6 +40,9 @@ class SafetensorsFolder {
     /// index). Throws InputError. Never allocates memory in proportion to an unchecked number.
     static SafetensorsFolder open(const std::filesystem::path& folder);
 
+    /// The same for a folder's one file, of any name.
+    static SafetensorsFolder open_file(const std::filesystem::path& file);
+
     SafetensorsFolder(SafetensorsFolder&&) noexcept;
     SafetensorsFolder& operator=(SafetensorsFolder&&) noexcept;
     ~SafetensorsFolder();

@@ -208,41 +208,43 @@ MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& n
     return {.rows = rows, .columns = columns, .tensor = name, .elements = &tensors.require(name, {rows, columns})};
 }
 
-/// Throws what any of the threads threw.
-template <typename AnyReader>
-static bool read_by_threads(const AnyReader& reader, const MatrixRange& range) {
+bool read_by_threads(std::int64_t num_rows, std::int64_t work,
+                     const std::function<bool(std::int64_t, std::int64_t)>& read) {
     std::atomic<bool> finite = true, failed = false;
     std::exception_ptr failure;
-    const auto read = [&](std::int64_t first, std::int64_t end) {
+    const auto read_rows = [&](std::int64_t first, std::int64_t end) {
         try {
-            if (!reader.read(first, end)) finite = false;
+            if (!read(first, end)) finite = false;
         } catch (...) {
             if (!failed.exchange(true)) failure = std::current_exception();
         }
     };
-    constexpr std::int64_t elements_per_thread = std::int64_t{1} << 20;
-    const std::int64_t wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(),
-                                                       range.num_rows * range.num_columns / elements_per_thread);
+    constexpr std::int64_t work_per_thread = std::int64_t{1} << 20;
+    const std::int64_t wanted = std::min<std::int64_t>(std::thread::hardware_concurrency(), work / work_per_thread);
     const std::int64_t threads = std::clamp<std::int64_t>(wanted, 1, 16);
     {
         std::vector<std::jthread> workers;
         for (std::int64_t t = 1; t < threads; ++t) {
-            const std::int64_t first = t * range.num_rows / threads, end = (t + 1) * range.num_rows / threads;
+            const std::int64_t first = t * num_rows / threads, end = (t + 1) * num_rows / threads;
             try {
-                workers.emplace_back(read, first, end);
+                workers.emplace_back(read_rows, first, end);
             } catch (const std::system_error&) {  // a limit on threads or memory
-                read(first, end);
+                read_rows(first, end);
             }
         }
-        read(0, range.num_rows / threads);
+        read_rows(0, num_rows / threads);
     }
     if (failure) std::rethrow_exception(failure);
     return finite;
 }
 
 bool read_as_f32(const MatrixView& matrix, const MatrixRange& range, float* out) {
-    if (matrix.form == StoredForm::grouped) return read_by_threads(GroupedReader(matrix.groups, range, out), range);
-    return read_by_threads(Reader(matrix, range, out), range);
+    const auto read_with = [&](const auto& reader) {
+        return read_by_threads(range.num_rows, range.num_rows * range.num_columns,
+                               [&](std::int64_t first, std::int64_t end) { return reader.read(first, end); });
+    };
+    if (matrix.form == StoredForm::grouped) return read_with(GroupedReader(matrix.groups, range, out));
+    return read_with(Reader(matrix, range, out));
 }
 
 }  // namespace longhaul::engine

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -56,6 +57,11 @@ struct MatrixRange {
     std::int64_t first_column = 0, num_columns = 0;
     std::int64_t row_step = 1;
 };
+
+/// Calls read(first, end) for runs of rows 0 to num_rows - 1, on several threads if there is `work` (operations) for
+/// them. Returns whether all returned true; throws what any of them threw.
+bool read_by_threads(std::int64_t num_rows, std::int64_t work,
+                     const std::function<bool(std::int64_t, std::int64_t)>& read);
 
 /// out [num_rows, num_columns] = a part of a matrix of any form; a product with a scale is rounded once.
 /// Returns whether all are finite. Uses several threads.

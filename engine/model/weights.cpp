@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/model/adapter.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -190,7 +192,8 @@ static MatrixView view_of(const SafetensorsFolder& folder, const TensorPart& par
     return require_matrix(folder, part.tensor, part.rows, part.columns, part.stack);
 }
 
-FolderSource::FolderSource(const SafetensorsFolder& folder) : folder_(folder) {}
+FolderSource::FolderSource(const SafetensorsFolder& folder, const Adapter* adapter)
+    : folder_(folder), adapter_(adapter) {}
 FolderSource::~FolderSource() = default;
 
 void FolderSource::announce(const std::vector<WeightPlan>& plans) {
@@ -207,7 +210,7 @@ void FolderSource::announce(const std::vector<WeightPlan>& plans) {
 WeightRows FolderSource::matrix(const TensorPart& part) {
     if (part.transposed) return transposed(part);
     const MatrixView view = view_of(folder_, part);
-    if (view.form != StoredForm::floats) return converted(part, view);
+    if (view.form != StoredForm::floats || is_merged(part)) return converted(part, view);
     return {.data = bytes_of(part, view).data(),
             .dtype = to_dtype(view.elements->dtype),
             .num_rows = part.present_rows(),
@@ -217,17 +220,22 @@ WeightRows FolderSource::matrix(const TensorPart& part) {
             .listener = &listeners_.emplace_back(part.tensor, ahead_.get())};
 }
 
+bool FolderSource::is_merged(const TensorPart& part) const {
+    return adapter_ != nullptr && part.stack.count == 0 && adapter_->changes(part.tensor);
+}
+
 WeightRows FolderSource::converted(const TensorPart& part, const MatrixView& view) {
     const std::int64_t num_rows = part.present_rows();
     const auto size = static_cast<std::size_t>(num_rows * part.num_columns);
     float* const rows = converted_memory(size);
-    const bool finite = read_as_f32(view,
-                                    {.first_row = part.first_row,
-                                     .num_rows = num_rows,
-                                     .first_column = part.first_column,
-                                     .num_columns = part.num_columns,
-                                     .row_step = part.row_step},
-                                    rows);
+    bool finite = read_as_f32(view,
+                              {.first_row = part.first_row,
+                               .num_rows = num_rows,
+                               .first_column = part.first_column,
+                               .num_columns = part.num_columns,
+                               .row_step = part.row_step},
+                              rows);
+    if (is_merged(part)) finite = adapter_->add(part, rows) && finite;
     const std::span<const std::byte> read = bytes_of(part, view);
     listeners_.emplace_back(view.tensor, ahead_.get()).packed(read.data(), read.size(), finite);
     return {.data = reinterpret_cast<const std::byte*>(rows),

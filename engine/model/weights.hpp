@@ -238,10 +238,13 @@ void write_weights(const std::vector<WeightPlan>& plans, kernels::Device& device
 /// Fills the plans' destinations from `file`, which must outlive them. Throws PackedFileError if it does not fit.
 void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, const PackedFile& file);
 
-/// Reads from a model folder, with prefetch. Drops pages from this process's memory once their data has been packed.
+class Adapter;  // engine/model/adapter.hpp
+
+/// Reads from a model folder, with prefetch, and merges the adapter, if there is one, into its matrices. Drops pages
+/// from this process's memory once their data has been packed.
 class FolderSource final : public TensorSource {
   public:
-    explicit FolderSource(const SafetensorsFolder& folder);
+    explicit FolderSource(const SafetensorsFolder& folder, const Adapter* adapter = nullptr);
     ~FolderSource() override;
     void announce(const std::vector<WeightPlan>& plans) override;
     kernels::WeightRows matrix(const TensorPart& part) override;
@@ -253,15 +256,17 @@ class FolderSource final : public TensorSource {
 
   private:
     class Listener;
+    [[nodiscard]] bool is_merged(const TensorPart& part) const;
     kernels::WeightRows converted(const TensorPart& part, const MatrixView& view);
     float* converted_memory(std::size_t size);
     kernels::WeightRows transposed(const TensorPart& part);
 
     const SafetensorsFolder& folder_;
+    const Adapter* adapter_;
     std::unique_ptr<ReadAhead> ahead_;
     std::deque<Listener> listeners_;  ///< one per matrix() or vector() call
-    /// Matrices that are not stored as floats, until `done`. Their memory is used again: to get new pages from the
-    /// system took as long as all else.
+    /// Matrices that are not stored as floats, or merged, until `done`. Their memory is used again: to get new pages
+    /// from the system took as long as all else.
     struct Converted {
         std::unique_ptr<float[]> values;
         std::size_t size = 0;

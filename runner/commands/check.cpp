@@ -47,6 +47,7 @@ void add_model(Rows& rows, const JobReport& report) {
                                    " parameters" + active + ", context " + grouped(model.config.max_positions) + "; " +
                                    counted(model.num_tensors, "tensor", "tensors") + " of " +
                                    size_text(model.tensor_bytes) + "; tokenizer of " + grouped(model.tokenizer_size));
+    if (!model.adapter.empty()) rows.emplace_back("adapter", model.adapter);
 }
 
 void add_items(Rows& rows, const JobReport& report) {
@@ -230,6 +231,7 @@ Json to_json(const JobReport& report, double bytes_per_second) {
                          {"tensors", report.model->num_tensors},
                          {"bytes", report.model->tensor_bytes},
                          {"tokenizer_size", report.model->tokenizer_size}};
+        if (!report.model->adapter.empty()) json["model"]["adapter"] = report.model->adapter;
         if (report.model->config.has_experts())
             json["model"]["active_parameters"] = engine::num_active_parameters(report.model->config);
     }

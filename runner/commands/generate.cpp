@@ -204,7 +204,7 @@ void load_alone(const Settings& settings, LoadedJob& loaded) {
     loaded.own_room = own_room(*loaded.device, 1);
     loaded.group = engine::make_local_group();
     loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
-                                       kv_dtype_of(settings), packed_folder(settings));
+                                       kv_dtype_of(settings), packed_folder(settings), settings.adapter);
     loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group,
                        copy_fits(settings, *loaded.device, available_bytes(*loaded.device, 1)));
 }

@@ -1,5 +1,5 @@
-// `longhaul inspect`: shows the contents of a folder with a model, a draft layer or draft heads, or of a checkpoint.
-// Builds one description and prints it as a table or as JSON.
+// `longhaul inspect`: shows the contents of a folder with a model, a LoRA adapter, a draft layer or draft heads, or of
+// a checkpoint. Builds one description and prints it as a table or as JSON.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <string_view>
 
 #include "engine/checkpoint/checkpoint.hpp"
@@ -14,6 +15,7 @@
 #include "engine/draft/heads.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/adapter.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
@@ -261,6 +263,23 @@ Json describe_heads(const fs::path& folder) {
     return json;
 }
 
+/// A LoRA adapter. Whether it fits a model shows only beside that model (`check`).
+Json describe_adapter(const fs::path& folder) {
+    const auto adapter = engine::Adapter::open(folder);
+    Json json{{"kind", "LoRA adapter"}, {"folder", folder.string()}, {"matrices", adapter.pairs().size()}};
+    const auto list = [&](auto value_of) {
+        std::set<Json> values;
+        for (const auto& [module, pair] : adapter.pairs()) values.insert(value_of(module, pair));
+        return values.size() == 1 ? *values.begin() : Json(values);
+    };
+    json["rank"] = list([](const auto&, const auto& pair) { return Json(pair.rank); });
+    json["scale"] = list([](const auto&, const auto& pair) { return Json(pair.scale); });
+    json["modules"] = list([](const auto& module, const auto&) { return Json(module.substr(module.rfind('.') + 1)); });
+    json["parameters"] = num_parameters(adapter.tensors());
+    json["fingerprint"] = hexadecimal(adapter.fingerprint());
+    return json;
+}
+
 /// Half-open range [first, end).
 Json range(std::int64_t first, std::int64_t end) {
     return {{"first", first}, {"end", end}};
@@ -335,6 +354,9 @@ std::string table_of(const Json& description) {
 }
 
 Json describe_folder(const fs::path& folder) {
+    std::error_code error;
+    if (fs::exists(folder / "adapter_config.json", error) && !fs::exists(folder / "config.json", error))
+        return describe_adapter(folder);
     const std::string method = engine::method_of_draft_layer(folder);
     if (method.empty() && holds_heads_alone(folder)) return describe_heads(folder);
     return method.empty() ? describe_model(folder) : describe_draft_layer(folder, method);

@@ -327,7 +327,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "show what a model folder, a draft layer, draft heads or a checkpoint file hold",
+         .summary = "show what a model folder, a LoRA adapter, a draft layer, draft heads or a checkpoint file hold",
          .example = "longhaul inspect jobs/demo/model",
          .more = ""},
         {.name = "check",

@@ -23,6 +23,7 @@ struct Settings {
     // Job and text
     std::string task;                           // pg19, wmt, xsum, dolly, longwriter, prompts, openai-batch
     std::filesystem::path data, model, output;  // absolute after parse_settings
+    std::filesystem::path adapter;              // "": none
     std::filesystem::path reference;            // wmt, xsum; "": the matching file beside `data`, if any
     std::vector<std::string> column;            // "FIELD=NAME": names of fields in the data
     std::string split;                          // of a dataset in Parquet or Arrow files

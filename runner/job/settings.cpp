@@ -517,6 +517,9 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {
         const KeyKind kind = kind_of(key.info.key, settings);
+        // Whether there is one; which one it is, its fingerprint tells.
+        if (key.info.key == "adapter" && !settings.adapter.empty())
+            identity.push_back({"adapter", "an adapter", "job"});
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
         if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
         if (is_draft_copy_key(key.info.key) && !settings.draft->copies_target) continue;

@@ -94,16 +94,17 @@ enum class KeyKind {
 };
 
 /// The kind of `key` under these settings. Draft keys are execution under `coupled`, otherwise identity. `max-tokens`
-/// is identity if prompts are truncated. `data`, `model`, `draft-model`, templates and references are execution,
-/// because their fingerprints are compared, not their paths.
+/// is identity if prompts are truncated. `data`, `model`, `adapter`, `draft-model`, templates and references are
+/// execution, because their fingerprints are compared, not their paths.
 KeyKind kind_of(const std::string& key, const Settings& settings);
 
 /// kind_of(key, settings) == KeyKind::execution.
 bool is_execution_key(const std::string& key, const Settings& settings);
 
-/// Keys of kind identity with their values, in the order of the table. A resume must agree with them and with the
-/// fingerprints of data, model and tokenizer, which the caller knows. `extensions` adds keys of kind extension: use it
-/// to compare them, not in a fingerprint that must survive an extension.
+/// Keys of kind identity with their values, in the order of the table, and whether there is an `adapter`. A resume must
+/// agree with them and with the fingerprints of data, model, adapter and tokenizer, which the caller knows.
+/// `extensions` adds keys of kind extension: use it to compare them, not in a fingerprint that must survive an
+/// extension.
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions = false);
 
 }  // namespace longhaul::runner

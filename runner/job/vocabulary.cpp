@@ -354,6 +354,9 @@ Section job_section() {
              "pg19 and openai-batch, also .parquet or a folder of a Hugging Face dataset"),
          column_key(), split_key(),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
+         optional_path("adapter", Kind::execution, &Settings::adapter,
+                       "folder of a LoRA adapter of the model, as PEFT writes it: it is merged into the weights when "
+                       "they are loaded, and then costs no time; empty = none"),
          path("output", Kind::execution, &Settings::output,
               "run folder: results, checkpoints, logs; an interrupted run resumes from it"),
          seed_key(), integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all"),

@@ -109,7 +109,7 @@ void DraftModels::load_copy(const Settings& settings, engine::Model& target, ker
     drafting_target_ = &target;
     if (const auto precision = draft_copy_precision(settings)) {
         copy_ = engine::Model::load(settings.model, *precision, device, group, kv_dtype_of(settings),
-                                    packed_folder(settings));
+                                    packed_folder(settings), settings.adapter);
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
+#include "engine/model/adapter.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
@@ -107,8 +108,20 @@ class JobChecker {
             facts.tokenizer_size = tokenizer_->vocab_size();
             fingerprints_["tokenizer"] = hex(tokenizer_->fingerprint());
         });
+        if (!report_.settings.adapter.empty() && is_good("adapter")) check_adapter(facts);
         fingerprints_["numerics"] = std::to_string(kernels::numerics_version);
         report_.model = std::move(facts);
+    }
+
+    void check_adapter(ModelFacts& facts) {
+        const fs::path& folder = report_.settings.adapter;
+        attempt("adapter", [&] {
+            check_model_folder(report_.settings, "adapter", folder);
+            auto adapter = engine::Adapter::open(folder);
+            adapter.fit(facts.config);
+            facts.adapter = folder.string() + ", " + adapter.summary();
+            fingerprints_["adapter"] = hex(adapter.fingerprint());
+        });
     }
 
     void check_draft_models() {

@@ -18,7 +18,7 @@ namespace longhaul::runner {
 
 /// A fault for which `longhaul run` would end with `code`.
 struct JobFault {
-    std::string part;  ///< "job", "model", "data" or "output"
+    std::string part;  ///< "job", "model", "adapter", "draft", "draft-corpus", "data" or "output"
     std::string line;
     ExitCode code = ExitCode::usage;
 };
@@ -53,6 +53,7 @@ struct ModelFacts {
     engine::ModelConfig config;
     std::int64_t num_tensors = 0, tensor_bytes = 0;
     std::int32_t tokenizer_size = 0;
+    std::string adapter;  ///< its folder, ranks and number of matrices; "": none
 };
 
 /// Result of a check. Members that could not be determined because of the faults are absent.

@@ -32,12 +32,15 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
                        : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
     world.agree_on_collective([&] {
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
-                                           kv_dtype_of(settings), packed_folder(settings));
+                                           kv_dtype_of(settings), packed_folder(settings), settings.adapter);
     });
     loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
     loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
     loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
     check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
+    if (settings.adapter.empty()) return;
+    loaded.fingerprints["adapter"] = hex(loaded.model->adapter_fingerprint());
+    check_same_everywhere(world, settings.adapter.string(), loaded.fingerprints["adapter"]);
 }
 
 /// Loads the draft parts. Their fingerprint is part of the job's identity if the verification rule lets drafts affect
@@ -132,7 +135,9 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
                                                const engine::ModelConfig& config) {
     engine::CheckpointIdentity identity;
     Fingerprints of_job{{"data", fingerprints.at("data")}};
-    if (const auto draft = fingerprints.find("draft-model"); draft != fingerprints.end()) of_job.insert(*draft);
+    for (const char* part : {"adapter", "draft-model"}) {
+        if (const auto found = fingerprints.find(part); found != fingerprints.end()) of_job.insert(*found);
+    }
     identity.job = identity_hash(settings, of_job);
     identity.model = fingerprints.at("model");
     identity.tokenizer = fingerprints.at("tokenizer");

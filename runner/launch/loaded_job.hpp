@@ -34,7 +34,7 @@ struct LoadedJob {
     std::optional<std::int64_t> own_room;
     std::vector<std::string> devices;  ///< of each rank: "HOST: GPU 0 of 4, …"; "" for a CPU rank
     double first_token_seconds = 0;    ///< seconds from program start to the first token of this rank; 0: no token yet
-    Fingerprints fingerprints;         ///< of data (rank 0's), model, tokenizer, numerics
+    Fingerprints fingerprints;         ///< of data (rank 0's), model, adapter, tokenizer, numerics
     bool notices_said = false;         ///< the model's notices were printed
 
     /// KV memory of this rank in bytes, after everything was loaded.

@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 
 std::string kind_of_folder(const Settings& settings, const std::string& key) {
     if (key == "model") return "the folder of a Hugging Face model";
+    if (key == "adapter") return "the folder of a LoRA adapter";
     if (settings.draft->part == engine::DraftPart::heads) return "the folder of trained heads";
     if (settings.draft->part == engine::DraftPart::layer) return "the folder of a draft layer";
     return "the folder of a draft model";
@@ -44,12 +45,14 @@ void check_model_folder(const Settings& settings, const std::string& key, const 
             hub.empty() ? "" : "a model of the hub: download it first (`hf download " + hub + " --local-dir FOLDER`)");
     }
     if (fs::is_regular_file(status)) refuse("the file " + name, "give its folder");
-    if (fs::is_directory(status) && fs::status(folder / "config.json", error).type() == fs::file_type::not_found)
-        refuse(name + ", which has no config.json", "");
+    const std::string config = key == "adapter" ? "adapter_config.json" : "config.json";
+    if (fs::is_directory(status) && fs::status(folder / config, error).type() == fs::file_type::not_found)
+        refuse(name + ", which has no " + config, "");
 }
 
 void check_model_folders(const Settings& settings) {
     check_model_folder(settings, "model", settings.model);
+    if (!settings.adapter.empty()) check_model_folder(settings, "adapter", settings.adapter);
     for (const fs::path& folder : draft_folders(settings).all())
         if (folder != settings.model) check_model_folder(settings, "draft-model", folder);
 }

@@ -8,10 +8,11 @@
 
 namespace longhaul::runner {
 
-/// Throws InputError if `folder`, which `key` names, does not exist, is a file, or has no config.json.
+/// Throws InputError if `folder`, which `key` names, does not exist, is a file, or has no config.json
+/// (`adapter`: adapter_config.json).
 void check_model_folder(const Settings& settings, const std::string& key, const std::filesystem::path& folder);
 
-/// check_model_folder for `model` and all folders of `draft-model` that the job drafts with.
+/// check_model_folder for `model`, `adapter` and all folders of `draft-model` that the job drafts with.
 void check_model_folders(const Settings& settings);
 
 }  // namespace longhaul::runner

@@ -313,6 +313,12 @@ std::string quick_fingerprint(const fs::path& model) {
     return hash_text(text);
 }
 
+/// Fingerprint of the files of the model and its adapter.
+static std::string model_files(const Settings& settings) {
+    const std::string model = quick_fingerprint(settings.model);
+    return settings.adapter.empty() ? model : model + "+" + quick_fingerprint(settings.adapter);
+}
+
 /// Fingerprint of the draft models' or heads' files if they affect the text, else "".
 static std::string draft_files(const Settings& settings) {
     if (settings.is_coupled()) return "";
@@ -343,7 +349,7 @@ static Json read_finish(const RunFolder& folder) {
 std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
     const Json json = read_finish(folder);
     const std::optional<Finished> finished = parse_finished(folder, settings, json);
-    if (!finished || json.value("model_files", Json()) != quick_fingerprint(settings.model)) return std::nullopt;
+    if (!finished || json.value("model_files", Json()) != model_files(settings)) return std::nullopt;
     if (json.value("draft_files", Json("")) != draft_files(settings)) return std::nullopt;
     if (settings.retry_failed && finished->failed > 0) return std::nullopt;
     return finished;
@@ -364,7 +370,7 @@ void write_finished(const RunFolder& folder, const Settings& settings, const Fin
                     {"failed", finished.failed},
                     {"baseline", finished.baseline},
                     {"extensions", extensions_of(settings)},
-                    {"model_files", quick_fingerprint(settings.model)},
+                    {"model_files", model_files(settings)},
                     {"draft_files", draft_files(settings)}};
     replace_file(folder.root / "finished.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
 }

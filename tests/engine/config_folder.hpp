@@ -34,6 +34,7 @@ class ModelFolder {
     ModelFolder& operator=(const ModelFolder&) = delete;
 
     void write(const char* name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+    [[nodiscard]] const std::filesystem::path& path() const { return path_; }
     [[nodiscard]] ModelConfig load() const { return ModelConfig::load(path_); }
 
     /// The error of loading, without the folder's name.

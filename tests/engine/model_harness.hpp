@@ -73,7 +73,8 @@ using DeviceMaker = std::function<std::unique_ptr<kernels::Device>()>;
 /// Loads a model on `ranks` threads and calls `action` on each with its part. Rethrows what a rank throws.
 inline void on_each_rank(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
                          int ranks, const std::function<void(Model&, int rank)>& action,
-                         std::optional<kernels::DType> kv = {}, const std::filesystem::path& packed_folder = {}) {
+                         std::optional<kernels::DType> kv = {}, const std::filesystem::path& packed_folder = {},
+                         const std::filesystem::path& adapter = {}) {
     auto groups = make_thread_groups(ranks);
     std::vector<std::thread> workers;
     std::vector<std::string> errors(static_cast<std::size_t>(ranks));
@@ -81,8 +82,8 @@ inline void on_each_rank(const std::filesystem::path& folder, Precision precisio
         workers.emplace_back([&, r] {
             try {
                 const auto device = make_device();
-                const auto model =
-                    Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], kv, packed_folder);
+                const auto model = Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], kv,
+                                               packed_folder, adapter);
                 action(*model, r);
             } catch (const std::exception& error) {
                 errors[static_cast<std::size_t>(r)] = error.what();
@@ -98,7 +99,7 @@ inline void on_each_rank(const std::filesystem::path& folder, Precision precisio
 inline Run run_model(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
                      const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
                      std::int64_t chunk = 64, std::optional<kernels::DType> kv = {},
-                     const std::filesystem::path& packed_folder = {}) {
+                     const std::filesystem::path& packed_folder = {}, const std::filesystem::path& adapter = {}) {
     Run run;
     run.all_ranks.resize(static_cast<std::size_t>(ranks));
     run.weight_bytes.resize(static_cast<std::size_t>(ranks));
@@ -110,16 +111,16 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, c
         run.weight_bytes[r] = model.resident_weight_bytes();
         run.all_ranks[r] = run_rank(model, tokens, positions, chunk);
     };
-    on_each_rank(folder, precision, make_device, ranks, action, kv, packed_folder);
+    on_each_rank(folder, precision, make_device, ranks, action, kv, packed_folder, adapter);
     return run;
 }
 
 inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
                      const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
                      std::int64_t chunk = 64, int threads = 1, std::optional<kernels::DType> kv = {},
-                     const std::filesystem::path& packed_folder = {}) {
+                     const std::filesystem::path& packed_folder = {}, const std::filesystem::path& adapter = {}) {
     const DeviceMaker make_device = [=] { return kernels::make_cpu_device(variant, threads); };
-    return run_model(folder, precision, make_device, tokens, positions, ranks, chunk, kv, packed_folder);
+    return run_model(folder, precision, make_device, tokens, positions, ranks, chunk, kv, packed_folder, adapter);
 }
 
 }  // namespace longhaul::engine::testing

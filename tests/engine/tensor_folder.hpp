@@ -30,6 +30,22 @@ inline std::string f32_bytes(const std::vector<float>& values) {
     return bytes;
 }
 
+inline void write_safetensors(const std::filesystem::path& path, const std::map<std::string, StoredTensor>& tensors) {
+    Json header = Json::object();
+    std::string data;
+    for (const auto& [name, tensor] : tensors) {
+        header[name] = {{"dtype", tensor.dtype},
+                        {"shape", tensor.shape},
+                        {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+        data += tensor.bytes;
+    }
+    const std::string text = header.dump();
+    const std::uint64_t length = text.size();
+    std::string prefix(8, '\0');
+    std::memcpy(prefix.data(), &length, 8);
+    std::ofstream(path, std::ios::binary) << prefix << text << data;
+}
+
 /// A folder with one file of the given tensors.
 class TensorFolder {
   public:
@@ -38,19 +54,7 @@ class TensorFolder {
         path_ = std::filesystem::temp_directory_path() /
                 ("longhaul-scaled-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
         std::filesystem::create_directories(path_);
-        Json header = Json::object();
-        std::string data;
-        for (const auto& [name, tensor] : tensors) {
-            header[name] = {{"dtype", tensor.dtype},
-                            {"shape", tensor.shape},
-                            {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
-            data += tensor.bytes;
-        }
-        std::string text = header.dump();
-        std::uint64_t length = text.size();
-        std::string prefix(8, '\0');
-        std::memcpy(prefix.data(), &length, 8);
-        std::ofstream(path_ / "model.safetensors", std::ios::binary) << prefix << text << data;
+        write_safetensors(path_ / "model.safetensors", tensors);
         tensors_ = std::make_unique<SafetensorsFolder>(SafetensorsFolder::open(path_));
     }
     ~TensorFolder() { std::filesystem::remove_all(path_); }

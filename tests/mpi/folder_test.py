@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 
-from harness import Launch, check, digest, journal_keys, main, make_prompts, results, statistics, wait_for
+from harness import Launch, check, digest, journal_keys, main, make_adapter, make_prompts, results, statistics, wait_for
 
 
 def expect(done, code, what):
@@ -200,6 +200,52 @@ def printing(bench):
     check(done.output == joined and done.errors.startswith(f"note: not joined: {shards}/job.cfg: "), done.errors)
 
 
+def adapter(bench):
+    """An adapter decides the text: on any ranks one text, another one or none is another run, and its path may change."""
+    first, other = (make_adapter(bench.folder / f"adapter-{seed}", seed) for seed in (1, 2))
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    folder, plain = bench.folder / "run", bench.folder / "plain"
+    job = bench.job(adapter=first, limit=2)
+    expect(run(bench, job), 0, "with it")
+    check(f", with adapter {first} (rank 4, 4 matrices)" in (folder / "log" / "1.log").read_text(), "the log names it")
+    expect(run(bench, job, "--adapter=", f"--output={plain}"), 0, "without")
+    check(digest(folder) != digest(plain), "it changes the text")
+    for index, options in enumerate((["--tensor-parallel=2"], ["--draft=self", "--packed-weights=" + str(bench.folder / "packed")])):
+        again = bench.folder / f"again-{index}"
+        expect(bench.run(job, 2, f"--output={again}", *options), 0, str(options))
+        check(digest(again) == digest(folder), f"one text: {options}")
+    started = "(this run was started with it)"
+    identity = json.loads((folder / "identity.json").read_text())["fingerprints"]["adapter"]
+    for options, where, line in (
+        ([], plain, f"{plain}: adapter: expected nothing {started}, got an adapter; change it back, or take another output"),
+        (["--adapter="], folder, f"{folder}: adapter: expected an adapter {started}, got nothing; change it back, or take another output"),
+        ([f"--adapter={other}"], folder, f"{folder}: adapter: expected contents with fingerprint {identity} {started}, got changed contents, "),
+    ):
+        done = expect(run(bench, job, "--limit=3", f"--output={where}", *options), 2, "another adapter")
+        check(line in done.errors, done.errors)
+        done = expect(bench.command("check", job, "--limit=3", f"--output={where}", *options), 2, "check says so, too")
+        check(line in done.output + done.errors, done.output + done.errors)
+    # A finished run is compared, too, and not only one that has more to do.
+    expect(run(bench, job, f"--adapter={other}"), 2, "finished")
+    done = expect(run(bench, job, f"--adapter={bench.folder}/none"), 1, "no adapter")
+    check(f"command line: adapter: expected the folder of a LoRA adapter, got '{bench.folder}/none', which does not exist" in done.errors, done.errors)
+    shutil.move(first, bench.folder / "moved")
+    expect(run(bench, job, "--limit=3", f"--adapter={bench.folder}/moved"), 0, "extended from another place")
+    done = expect(bench.command("check", job, "--limit=3", f"--adapter={bench.folder}/moved"), 0, "check")
+    check(f"  adapter          {bench.folder}/moved, rank 4, 4 matrices\n" in done.output, done.output)
+    done = expect(bench.command("inspect", bench.folder / "moved"), 0, "inspect")
+    shown = dict(line.split(None, 1) for line in done.output.splitlines())
+    check(shown["kind"] == "LoRA adapter" and shown["scale"] == "2.0" and shown["modules"] == "o_proj, q_proj", done.output)
+    done = expect(bench.command("generate", bench.model, "--prompt", "the sea", "--max-tokens=4", f"--adapter={bench.folder}/moved"), 0, "generate")
+    check("(rank 4, 4 matrices)" in done.errors, done.errors)
+    (other / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true}')
+    line = f"{other}/adapter_config.json: use_dora: expected false, null or nothing in it, as plain LoRA has, got true"
+    done = expect(run(bench, job, f"--adapter={other}", f"--output={bench.folder}/dora"), 1, "DoRA")
+    check(line in done.errors and done.errors.count("error:") == 1, done.errors)
+    done = expect(bench.command("check", job, f"--adapter={other}", f"--output={bench.folder}/dora"), 1, "check: DoRA")
+    check(line in done.output, done.output)
+
+
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
-        identity, lost_results, corrected, damaged_statistics, superseded, printing)}))
+        adapter, identity, lost_results, corrected, damaged_statistics, superseded, printing)}))

@@ -88,6 +88,25 @@ def make_tiny_model(folder, layers=2, hidden=32, intermediate=64, heads=8, kv_he
     return folder
 
 
+def make_adapter(folder, seed, layers=2, hidden=32, alpha=8):
+    """Writes a LoRA adapter for the attention of make_tiny_model, as PEFT does."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": alpha, "bias": "none"}))
+    numbers = random.Random(seed)
+    header, parts, offset = {}, [], 0
+    for layer in range(layers):
+        for matrix in ("q_proj", "o_proj"):
+            for part, shape in (("A", [4, hidden]), ("B", [hidden, 4])):
+                data = bf16([numbers.gauss(0, 0.3) for _ in range(4 * hidden)])
+                name = f"base_model.model.model.layers.{layer}.self_attn.{matrix}.lora_{part}.weight"
+                header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + len(data)]}
+                parts.append(data)
+                offset += len(data)
+    text = json.dumps(header).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    return folder
+
+
 def make_prompts(path, count, words=6, seed=3):
     vocabulary = "the sea ship night wind captain said house little day was and a of in old man light came went".split()
     numbers = random.Random(seed)

@@ -213,6 +213,21 @@ TEST_F(CheckTest, FoldersThatAreNoModelsAreNamedByTheirKey) {
     }
 }
 
+TEST_F(CheckTest, AdaptersAreLookedAt) {
+    fs::create_directories(folder / "adapter");
+    const std::string named = "adapter | job.cfg:6: adapter: expected the folder of a LoRA adapter, got ";
+    write("job.cfg", good_job() + "adapter = adapter\n");
+    EXPECT_EQ(lines_of(check()), std::vector<std::string>{named + "'adapter', which has no adapter_config.json"});
+    EXPECT_EQ(lines_of(check({{"adapter", "", "command line"}})), std::vector<std::string>());
+    write("adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "all"})");
+    EXPECT_EQ(lines_of(check()),
+              std::vector<std::string>{
+                  "adapter | adapter/adapter_config.json: bias: expected \"none\", got \"all\"; merge it "
+                  "with PEFT (merge_and_unload), and give the merged folder as model"});
+    write("job.cfg", good_job() + "adapter = none\n");
+    EXPECT_EQ(lines_of(check()), std::vector<std::string>{named + "'none', which does not exist"});
+}
+
 TEST_F(CheckTest, DraftModelsAreLookedAt) {
     const std::string job = good_job() + "draft = rsd-s\n";
     write("job.cfg", job + "draft-model = " LONGHAUL_DEMO_MODEL "\n");

@@ -132,6 +132,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "template-variable",
                                      "template-date",
                                      "model",
+                                     "adapter",
                                      "output",
                                      "seed",
                                      "limit",
@@ -222,6 +223,15 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     Settings by_nccl;
     by_nccl.all_reduce = "nccl";
     EXPECT_TRUE(has(by_nccl, "all-reduce"));
+    EXPECT_FALSE(has(Settings(), "adapter"));
+    Settings adapted;
+    adapted.adapter = "/adapters/first";
+    EXPECT_TRUE(has(adapted, "adapter"));
+    const auto first = identity_of(adapted);
+    adapted.adapter = "/elsewhere/second";
+    const auto second = identity_of(adapted);  // its fingerprint tells which one it is
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), second.begin(), second.end(),
+                           [](const Assignment& a, const Assignment& b) { return a.value == b.value; }));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
@@ -418,13 +428,28 @@ TEST(Settings, PackedWeightsAreOffInTheCacheOrInAFolder) {
 
 TEST(Settings, KindsOfKeys) {
     const Settings job = parse_settings(whole_job, {}, "/jobs/j.cfg");
-    for (const char* key : {"batch",         "tensor-parallel",  "threads",
-                            "kernels",       "packed-weights",   "memory",
-                            "host-memory",   "baseline",         "checkpoint-tokens",
-                            "checkpoint-kv", "watchdog-seconds", "lease-seconds",
-                            "max-failures",  "retry-failed",     "data",
-                            "model",         "output",           "draft",
-                            "ngram-order",   "draft-tree",       "allow-device-change"}) {
+    for (const char* key : {"batch",
+                            "tensor-parallel",
+                            "threads",
+                            "kernels",
+                            "packed-weights",
+                            "memory",
+                            "host-memory",
+                            "baseline",
+                            "checkpoint-tokens",
+                            "checkpoint-kv",
+                            "watchdog-seconds",
+                            "lease-seconds",
+                            "max-failures",
+                            "retry-failed",
+                            "data",
+                            "model",
+                            "adapter",
+                            "output",
+                            "draft",
+                            "ngram-order",
+                            "draft-tree",
+                            "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
     for (const char* key : {"task",

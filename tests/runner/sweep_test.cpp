@@ -201,6 +201,12 @@ TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
                      "draft-tree=4,precision=int8"}));
 }
 
+TEST_F(SweepFile, AnotherAdapterIsAnotherModel) {
+    EXPECT_EQ(names(job + "grid draft-tree = 3 | 4\ngrid adapter = a/first | a/second\n"),
+              (Names{"draft-tree=3,adapter=first", "draft-tree=4,adapter=first", "draft-tree=3,adapter=second",
+                     "draft-tree=4,adapter=second"}));
+}
+
 // A data set that stays open between points must give each point its own prompts.
 TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
     for (const char* grid :
