@@ -56,7 +56,7 @@ void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std
     require(out_stride >= width, operation, "out_stride is less than the width");
 }
 
-void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together) {
+void check_rope(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together) {
     const bool known = layout.dtype == DType::bf16 || layout.dtype == DType::f32 || layout.dtype == DType::int8;
     require(known, "kv layout", "dtype is bf16, f32 or int8");
     require(layout.head_dim > 0 && layout.head_dim % 2 == 0, "kv layout", "head_dim is even");
@@ -66,8 +66,13 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
     require(layout.dtype != DType::int8 || layout.head_dim <= 512, "kv layout",
             "int8 KV needs head_dim of at most 512");
     require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");
-    require(layout.num_kv_heads > 0 && q_heads % layout.num_kv_heads == 0, "kv layout",
+    require(layout.num_kv_heads == 0 || q_heads % layout.num_kv_heads == 0, "kv layout",
             "query heads are a multiple of the KV heads");
+}
+
+void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together) {
+    check_rope(layout, layer, q_heads, together);
+    require(layout.num_kv_heads > 0, "kv layout", "there are KV heads");
 }
 
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads) {

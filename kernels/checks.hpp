@@ -18,7 +18,9 @@ void check_gated(const Matrix& w, DType act, std::int64_t num_rows, std::int64_t
 void check_weighted_sums(std::span<const WeightedRow> terms, std::int64_t per_row);
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride);
-/// `together`: the device supports interleaved pages (KvLayout::pages_together > 1).
+/// For rope_store, whose layout may lack KV heads. `together`: the device supports interleaved pages
+/// (KvLayout::pages_together > 1).
+void check_rope(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together = false);
 void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together = false);
 /// For a matmul whose outputs are queries, keys and values.
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads);

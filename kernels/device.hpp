@@ -511,7 +511,8 @@ class Device {
 
     /// Rotates q and k by the angles of the layout (the "halves" convention of Hugging Face: dimension i pairs with i +
     /// head_dim/2), rounds q to layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32
-    /// [slots, (q_heads + 2 * kv_heads) * head_dim]; q_out: query_type [slots, q_heads, head_dim].
+    /// [slots, (q_heads + 2 * kv_heads) * head_dim]; q_out: query_type [slots, q_heads, head_dim]. Without KV heads in
+    /// `layout`: rotates q alone (so does head_norm), for a layer that attends to the keys and values of another.
     virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) = 0;
 

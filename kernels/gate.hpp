@@ -14,8 +14,9 @@ enum class Gate : std::uint8_t { silu, gelu, swiglu_oai };
 inline constexpr int num_gates = 3;
 inline constexpr float swiglu_oai_alpha = 1.702F, swiglu_oai_limit = 7.0F;
 
-/// What the output of attention is multiplied with (Device::output_gate): sigmoid(x) = 1 / (1 + exp(-x)), or silu(x).
-/// sigmoid(x) y is computed as y / (1 + exp(-x)).
-enum class OutputGate : std::uint8_t { sigmoid, silu };
+/// What the output of attention, or an embedding of a layer, is multiplied with (Device::output_gate): sigmoid(x) = 1 /
+/// (1 + exp(-x)), silu(x), or gelu(x) as Gate has it. sigmoid(x) y is computed as y / (1 + exp(-x)).
+enum class OutputGate : std::uint8_t { sigmoid, silu, gelu };
+inline constexpr int num_output_gates = 3;
 
 }  // namespace longhaul::kernels

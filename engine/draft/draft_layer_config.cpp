@@ -136,6 +136,9 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
                          "draft = " + method.name + " drafts for models with rotary positions");
     refuse("num_hidden_layers", 1, config.layer.num_layers,
            "draft = " + method.name + " takes a draft layer, not a language model");
+    if (config.layer.layer_embedding_size > 0)
+        throw InputError(config.file, "hidden_size_per_layer_input", "0 in a draft layer",
+                         std::to_string(config.layer.layer_embedding_size), "this form is not in this version");
     check_kind(json, config, method);
     config.fusion_bias = get_bool_or(json, "bias", true, config.file);
     refuse("hidden_size", target.hidden_size, config.layer.hidden_size, trained_for);

@@ -30,7 +30,8 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       mixed(on),
       mixer_gates(on),
       latent_parts(on),
-      latent_inputs(on) {}
+      latent_inputs(on),
+      layer_embeddings(on) {}
 
 /// Memory for the input of a matmul, act [num_rows, padded width].
 std::byte* ComputeContext::inputs(std::int64_t width, std::int64_t num_rows) {

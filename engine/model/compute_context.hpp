@@ -57,6 +57,7 @@ struct ComputeContext {
     Scratch mixed;                        ///< output of attention before its gate, f32
     Scratch mixer_gates;                  ///< of linear attention: rates and steps
     Scratch latent_parts, latent_inputs;  ///< of latent attention: projections, and inputs of its heads' matmuls
+    Scratch layer_embeddings;             ///< of a pass's rows
 
     /// Matmul input, act [num_rows, padded width]: the rows, rounded.
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);

@@ -427,9 +427,16 @@ std::vector<LayerPlace> ModelConfig::places_of_layers() const {
     std::vector<LayerPlace> places;
     for (const std::int64_t group : groups_of_layers()) {
         const auto g = static_cast<std::size_t>(group);
-        places.push_back({g, counts[g]++});
+        if (!layer(std::ssize(places)).shares_kv) ++counts[g];
+        places.push_back({g, counts[g] - 1});
     }
     return places;
+}
+
+std::int64_t ModelConfig::num_kv_layers() const {
+    std::int64_t count = 0;
+    for (std::int64_t at = 0; at < num_layers; ++at) count += layer(at).shares_kv ? 0 : 1;
+    return count;
 }
 
 std::int64_t ModelConfig::widest_head() const {

@@ -133,6 +133,9 @@ struct LayerConfig {
     std::int64_t num_kv_heads = 0;      ///< a divisor of the model's; 0: the model's
     RopeConfig rope{};
     ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
+    /// Attends to the keys and values of the last layer before it, of its group, that has its own. Needs head_norm.
+    bool shares_kv = false;
+    std::int64_t intermediate_size = 0;  ///< of the MLP; 0: the model's
 
     [[nodiscard]] bool norms_outputs() const {
         return norm_place == NormPlace::both || norm_place == NormPlace::output;
@@ -191,6 +194,7 @@ struct ModelConfig {
     std::int64_t intermediate_size = 0;         ///< of layers without experts
     std::int64_t expert_intermediate_size = 0;  ///< of each expert; 0: no layer has any
     std::int64_t shared_intermediate_size = 0;  ///< of the shared expert, which all rows have; 0: none
+    std::int64_t layer_embedding_size = 0;      ///< of the embeddings that each layer has of its own; 0: none
     std::int64_t num_layers = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_kv_heads = 0;
@@ -230,7 +234,7 @@ struct ModelConfig {
     /// The RoPE configurations of the layers, each once, and the index of each layer's.
     [[nodiscard]] std::vector<RopeConfig> ropes() const;
     [[nodiscard]] std::vector<std::int64_t> ropes_of_layers() const;
-    /// Where the keys and values of each layer are.
+    /// Where the keys and values are that each layer attends to.
     [[nodiscard]] std::vector<LayerPlace> places_of_layers() const;
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
@@ -250,6 +254,13 @@ struct ModelConfig {
                 .value_dim = has_latent_attention() ? latent.value_dim : dim,
                 .num_kv_heads = layer.num_kv_heads > 0 ? layer.num_kv_heads : num_kv_heads};
     }
+    [[nodiscard]] std::int64_t mlp_width(const LayerConfig& layer) const {
+        return layer.intermediate_size > 0 ? layer.intermediate_size : intermediate_size;
+    }
+    /// Layers that have keys and values of their own.
+    [[nodiscard]] std::int64_t num_kv_layers() const;
+    /// Width of the embeddings of all layers together.
+    [[nodiscard]] std::int64_t layer_embeddings_width() const { return num_layers * layer_embedding_size; }
     /// Dimensions of the widest heads of a layer.
     [[nodiscard]] std::int64_t widest_head() const;
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }

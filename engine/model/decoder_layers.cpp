@@ -48,7 +48,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
         const bool known = kind.gated == (kind.activation != Activation::relu) &&
-                           ((kind.query_scale == 1.0 && !kind.value_norm) || kind.head_norm) &&
+                           ((kind.query_scale == 1.0 && !kind.value_norm && !kind.shares_kv) || kind.head_norm) &&
                            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
                            (!kind.experts.shared_gate ||
                             (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&
@@ -191,7 +191,7 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
 // A norm over all heads of q, or of k, has the squares of all ranks.
 void DecoderLayers::norm_heads(std::int64_t layer, float* qkv) {
     kernels::Device& device = context_.device;
-    const kernels::KvLayout& layout = layout_of(layer);
+    const kernels::KvLayout layout = projected_layout(layer);
     const Norm& q_norm = weights_[layer].query_norm;
     const auto *const q_gain = q_norm.gain.as<float>(), *const k_gain = weights_[layer].key_norm.gain.as<float>();
     const std::int64_t q_heads = split_.num_heads;
@@ -243,7 +243,7 @@ const std::byte* DecoderLayers::mix(std::int64_t layer, const std::byte* input) 
         return linear_.attend(w.linear, layout_of(layer), places_[layer].index, input, num_rows_, w.output.num_inputs);
     std::byte* q = queries();
     project_qkv(layer, input, q);
-    if (before_attention_) before_attention_({places_[layer], q, split_.num_heads});
+    if (before_attention_ && !kind.shares_kv) before_attention_({places_[layer], q, split_.num_heads});
     if (kind.output_gate) return attend_gated(layer, input);
     const std::byte* heads = attend(layer);
     return config_.has_latent_attention() ? latent_.values(w.latent, heads, num_rows_, w.output.num_inputs) : heads;
@@ -253,7 +253,7 @@ const std::byte* DecoderLayers::mix(std::int64_t layer, const std::byte* input) 
 void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std::byte* q) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
-    const kernels::KvLayout& layout = layout_of(layer);
+    const kernels::KvLayout layout = projected_layout(layer);
     const std::int64_t in_group = places_[layer].index;
     if (config_.has_latent_attention())
         return device.rope_store(layout, in_group, latent_.project(w.latent, input, num_rows_), split_.num_heads, q);
@@ -405,12 +405,32 @@ float* DecoderLayers::compute_normed_mlps(std::int64_t layer, Residual& rows) {
     return out;
 }
 
+// x += norm(W (gelu(Wgate x) * the layer's embedding))
+void DecoderLayers::embedding_block(std::int64_t layer, Residual& rows) {
+    kernels::Device& device = context_.device;
+    const LayerWeights& w = weights_[layer];
+    const std::int64_t width = w.embedding_gate.num_outputs, padded = w.embedding_output.num_inputs;
+    context_.add(rows);
+    float* const gates = context_.projected.floats(num_rows_ * width);
+    device.layer_matmul(w.embedding_gate, context_.rounded(rows.x, rows.width, num_rows_), w.embedding_gate.num_inputs,
+                        num_rows_, gates);
+    std::byte* const active =
+        context_.attended.bytes(static_cast<std::size_t>(num_rows_ * padded) * kernels::bytes_of(context_.act));
+    device.output_gate(kernels::OutputGate::gelu, gates, width, layer_embeddings_ + layer * num_rows_ * width,
+                       num_rows_, width, context_.act, active, padded);
+    float* const out = context_.sum.floats(num_rows_ * rows.width);
+    device.layer_matmul(w.embedding_output, active, padded, num_rows_, out);
+    norm_in_place(w.embedding_out_norm, out);
+    rows.to_add = out;
+}
+
 // x += MLP(norm(x)), with another norm on that if the layer has one; then x *= output scale
 void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     float* out = kind.experts.own_norms ? compute_normed_mlps(layer, rows) : compute_mlps(layer, rows);
     leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, out, rows);
+    if (w.embedding_gate.data) embedding_block(layer, rows);
     const std::vector<float>& scale = output_scales_[static_cast<std::size_t>(layer)];
     if (scale.empty()) return;
     context_.add(rows);

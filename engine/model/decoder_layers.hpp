@@ -46,6 +46,9 @@ class DecoderLayers {
     /// Sets Pass::before_attention for the next `run`.
     void set_before_attention(std::function<void(const LayerQueries&)> call) { before_attention_ = std::move(call); }
 
+    /// Sets the embeddings per layer of the rows of the next `run`: Embedding::of_layers.
+    void set_layer_embeddings(const float* embeddings) { layer_embeddings_ = embeddings; }
+
     /// Starts a pass: `run` and `attend` work on these rows until the next `begin`. The rows must stay valid until
     /// then. The device has one pass at a time, so call `begin` again after other layers have used the device.
     void begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences);
@@ -74,6 +77,12 @@ class DecoderLayers {
     [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const {
         return layouts_[static_cast<std::size_t>(layer)];
     }
+    /// Of what a layer projects: without KV heads if it shares those of another layer.
+    [[nodiscard]] kernels::KvLayout projected_layout(std::int64_t layer) const {
+        kernels::KvLayout layout = layout_of(layer);
+        if (config_.layer(layer).shares_kv) layout.num_kv_heads = 0;
+        return layout;
+    }
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     void find_angles(std::size_t rope, std::span<const ForwardRow> rows);
     std::byte* queries();
@@ -88,6 +97,7 @@ class DecoderLayers {
     void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);
+    void embedding_block(std::int64_t layer, Residual& rows);
 
     ComputeContext& context_;
     const ModelConfig& config_;
@@ -106,6 +116,7 @@ class DecoderLayers {
     std::function<void(const LayerQueries&)> before_attention_;
 
     // State of the current pass.
+    const float* layer_embeddings_ = nullptr;
     std::int64_t num_rows_ = 0;
     struct GroupState {
         std::vector<kernels::KvSlot> slots;

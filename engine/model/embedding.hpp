@@ -20,8 +20,13 @@ class Embedding {
     /// Collective.
     void enter(std::span<const ForwardRow> rows, const HiddenStates* states, float* x);
 
+    /// The embeddings per layer of the rows, f32 [layers, rows, layer_embedding_size], made of their tokens and of x,
+    /// what `enter` wrote. Valid until the next call; nullptr if the model has none. Within a pass. Collective.
+    const float* of_layers(std::span<const ForwardRow> rows, const float* x);
+
   private:
     void embed(std::int64_t num_rows, float* x);
+    [[nodiscard]] std::int32_t table_row(const ForwardRow& row) const;
     [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
 
     ComputeContext& context_;
@@ -31,6 +36,7 @@ class Embedding {
     float scale_;  ///< on the embeddings of tokens
     std::vector<std::int32_t> table_rows_, position_rows_;
     std::vector<std::int32_t> merged_rows_, state_rows_;
+    std::vector<std::int32_t> by_layer_;
 };
 
 }  // namespace longhaul::engine

@@ -94,16 +94,40 @@ void read_gemma4_experts(const Section& top, ModelConfig& config) {
     config.shared_intermediate_size = config.intermediate_size;
 }
 
+/// What E2B and E4B have beside the embeddings of tokens.
+void read_layer_embeddings(const Section& top, ModelConfig& config) {
+    constexpr std::string_view key = "hidden_size_per_layer_input", vocabulary = "vocab_size_per_layer_input";
+    if (top.json.contains(key) && top.find(key) == nullptr) return;
+    config.layer_embedding_size = get_int_or(top.json, key, 256, 0, max_hidden_size, top.file, top.within);
+    if (config.layer_embedding_size == 0) return;
+    if (config.layer_embeddings_width() > max_intermediate_size)
+        top.refuse(key, "at most " + std::to_string(max_intermediate_size) + " in all layers");
+    if (top.size_or(vocabulary, 262144, max_vocab_size) != config.vocab_size)
+        top.refuse(vocabulary, "vocab_size = " + std::to_string(config.vocab_size));
+}
+
+/// The last layers may attend to the keys and values of earlier ones, and have wider MLPs.
+void share_keys(const Section& top, const std::vector<bool>& windowed, ModelConfig& config) {
+    constexpr std::string_view key = "num_kv_shared_layers", wide = "use_double_wide_mlp";
+    const std::int64_t count = get_int_or(top.json, key, 0, 0, max_layers, top.file, top.within);
+    if (count == 0) return;
+    if (count >= config.num_layers)
+        top.refuse(key, "fewer than num_hidden_layers = " + std::to_string(config.num_layers));
+    if (top.flag(wide) && config.has_experts()) top.refuse(wide, "false with enable_moe_block");
+    const auto first = windowed.end() - count;
+    for (auto it = first; it != windowed.end(); ++it) {
+        if (std::find(windowed.begin(), first, *it) == first)
+            top.refuse(key, "a number that leaves a layer of each type in layer_types before them");
+        LayerConfig& layer = config.layers[static_cast<std::size_t>(it - windowed.begin())];
+        layer.shares_kv = true;
+        if (top.flag(wide)) layer.intermediate_size = 2 * config.intermediate_size;
+    }
+}
+
 }  // namespace
 
-/// Gemma 4 without embeddings per layer: two kinds of layers, each with RoPE parameters and heads of its own.
+/// Gemma 4: two kinds of layers, each with RoPE parameters and heads of its own.
 void read_gemma4_layers(const Section& top, ModelConfig& config) {
-    constexpr std::string_view per_layer = "hidden_size_per_layer_input", shared = "num_kv_shared_layers";
-    const bool has_none = top.json.contains(per_layer) && top.find(per_layer) == nullptr;
-    if (!has_none && get_int_or(top.json, per_layer, 256, 0, max_hidden_size, top.file, top.within) > 0)
-        top.refuse(per_layer, "0: embeddings per layer, as in E2B and E4B, are not in this version");
-    if (get_int_or(top.json, shared, 0, 0, max_layers, top.file, top.within) > 0)
-        top.refuse(shared, "0: layers that share keys and values, as in E2B and E4B, are not in this version");
     constexpr std::string_view directions = "use_bidirectional_attention";  // "vision": of images alone
     if (top.find(directions) != nullptr && top.text_or(directions, "") != "vision")
         top.refuse(directions, R"(null or "vision")");
@@ -120,6 +144,7 @@ void read_gemma4_layers(const Section& top, ModelConfig& config) {
     layer.query_scale = std::sqrt(static_cast<double>(config.head_dim));  // attention divides by it
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     read_gemma4_experts(top, config);
+    read_layer_embeddings(top, config);
 
     std::vector<bool> windowed =
         windowed_layers(top, config.num_layers, [](std::int64_t at) { return (at + 1) % 6 != 0; });
@@ -151,6 +176,7 @@ void read_gemma4_layers(const Section& top, ModelConfig& config) {
         one.keys_are_values = keys_are_values;
         one.rope = wide;
     }
+    share_keys(top, windowed, config);
 }
 
 }  // namespace longhaul::engine::detail

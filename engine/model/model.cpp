@@ -95,6 +95,7 @@ PassResult Model::forward(const Pass& pass) {
     s.layers.begin(pass.rows, pass.sequences);
     float* x = s.residual(pass.rows);
     s.embedding.enter(pass.rows, pass.states, x);
+    s.layers.set_layer_embeddings(s.embedding.of_layers(pass.rows, x));
     s.layers.set_before_attention(pass.before_attention);
     s.layers.run(0, config.num_layers, x, &taps);
     s.layers.set_before_attention({});
@@ -127,7 +128,9 @@ void Model::forward_layers(const Pass& pass, std::int64_t first, std::int64_t co
     State& s = *state_;
     s.layers.begin(pass.rows, pass.sequences);
     float* x = s.residual(pass.rows);
-    if (config().has_experts()) s.embedding.enter(pass.rows, pass.states, x);
+    const bool has_layer_embeddings = config().layer_embedding_size > 0;
+    if (config().has_experts() || has_layer_embeddings) s.embedding.enter(pass.rows, pass.states, x);
+    s.layers.set_layer_embeddings(s.embedding.of_layers(pass.rows, x));
     s.layers.run(first, first + count, x);
     s.context.finish();
 }

@@ -52,7 +52,7 @@ std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Sp
                            .num_kv_heads = group.linear ? 0 : split.kv_heads(group.heads),
                            .head_dim = group.heads.dim,
                            .delta = group.linear ? split.delta : kernels::DeltaShape{}});
-    for (const std::int64_t group : config.groups_of_layers()) ++layouts[static_cast<std::size_t>(group)].num_layers;
+    for (const LayerPlace& place : config.places_of_layers()) layouts[place.group].num_layers = place.index + 1;
     return layouts;
 }
 
@@ -190,8 +190,8 @@ std::int64_t streamed_weight_bytes(const ModelConfig& config, const Split& split
     Weights weights;
     std::int64_t bytes = 0;
     for (const WeightPlan& plan : plan_weights(config, split, weight_types(precision), weights)) {
-        const bool is_table =
-            plan.matrix == &weights.positions || (plan.matrix == &weights.embedding && !config.tied_embeddings);
+        const bool is_table = plan.matrix == &weights.positions || plan.matrix == &weights.layer_embedding ||
+                              (plan.matrix == &weights.embedding && !config.tied_embeddings);
         if (is_table) continue;
         const double share = plan.of_experts.count > 0 ? read_share(plan.of_experts, 1) : 1.0;
         bytes += std::llround(share * static_cast<double>(plan.packed_bytes(device)));
@@ -242,7 +242,7 @@ std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
         config.has_latent_attention() ? std::max(latent.query_rank, split.num_heads * latent.query_dim()) : 0;
     const kernels::DeltaShape& delta = split.delta;
     const std::int64_t linear = delta.num_key_heads * (delta.channels() + delta.values_width());
-    std::int64_t widest = std::max({projected, linear, split.padded_hidden});
+    std::int64_t widest = std::max({projected, linear, split.padded_hidden, config.layer_embeddings_width()});
     for (const LayerConfig& layer : config.layers) {
         if (!config.has_latent_attention()) widest = std::max(widest, split.qkv_width(config.heads(layer)));
         widest = std::max(widest, split.up_width(layer));
@@ -256,7 +256,8 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
     std::int64_t queries = 0, qkv = 0, experts_of_row = 0, shared_rows = 0, router_outputs = 0;
-    bool has_mlp = false, has_biases = false, has_whole_norm = false;
+    std::int64_t widest_mlp = std::max(split.shared_intermediate, kernels::padded_inputs(config.layer_embedding_size));
+    bool has_biases = false, has_whole_norm = false;
     for (const LayerConfig& layer : config.layers) {
         queries = std::max(queries, split.query_width(config.heads(layer)));
         qkv = std::max(qkv, split.qkv_width(config.heads(layer)));
@@ -265,7 +266,7 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
         shared_rows = std::max(shared_rows, layer.experts.num_terms() - layer.experts.per_token);
         router_outputs = std::max(router_outputs, layer.experts.num_logits());
-        has_mlp = has_mlp || layer.experts.count == 0;
+        if (layer.experts.count == 0) widest_mlp = std::max(widest_mlp, split.mlp_width(layer));
     }
     // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
     const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
@@ -273,11 +274,10 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         f32 * router_outputs + f32 * shared_rows * config.hidden_size +
         experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
                           f32 * config.hidden_size + of_biases);
-    const std::int64_t widest_mlp = std::max(has_mlp ? split.intermediate : 0, split.shared_intermediate);
-    const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
-                                       f32 * std::max({widest_matrix(config, split), qkv, width}) + f32 * queries +
-                                       act * std::max(queries, widest_mlp) + of_experts +
-                                       (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
+    const std::int64_t bytes_per_row =
+        2 * f32 * config.hidden_size + act * width + f32 * std::max({widest_matrix(config, split), qkv, width}) +
+        f32 * queries + act * std::max(queries, widest_mlp) + of_experts + f32 * config.layer_embeddings_width() +
+        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
     const std::int64_t of_gates = std::max(f32 * queries, LinearAttention::row_bytes(split.delta));
     const std::int64_t of_latents =
         config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;
@@ -327,6 +327,10 @@ void put_gemma4(const ModelConfig& config, ByteWriter& writer) {
     }
     writer.put(config.layers.back().keys_are_values);
     writer.put(config.logit_cap);
+    const std::int64_t of_e2b[] = {config.layer_embedding_size, config.num_kv_layers(),
+                                   config.mlp_width(config.layers.back())};
+    if (config.layer_embedding_size > 0 || config.num_kv_layers() < config.num_layers)
+        for (const std::int64_t value : of_e2b) writer.put(value);
 }
 
 }  // namespace

@@ -21,9 +21,11 @@ struct TensorNames {
     std::vector<std::string>
         up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
     std::string down;
-    std::string output_scale;      ///< LayerConfig::output_scale; the whole name
-    std::string router, experts;   ///< experts: prefix of each one's number
-    std::string score_correction;  ///< whole name
+    std::string output_scale;  ///< LayerConfig::output_scale; the whole name
+    std::string layer_embedding, layer_projection, layer_projection_norm;  ///< ModelConfig::layer_embedding_size
+    std::string embedding_gate, embedding_output, embedding_out_norm;      ///< likewise, in each layer
+    std::string router, experts;                                           ///< experts: prefix of each one's number
+    std::string score_correction;                                          ///< whole name
     /// ExpertConfig::own_norms; the first two are whole names.
     std::string router_norm, expert_scales, expert_norm, expert_out_norm, shared_out_norm;
     std::vector<std::string> expert_up;
@@ -63,6 +65,12 @@ inline TensorNames llama_tensor_names(const std::string& prefix = "") {
             .up = {"mlp.gate_proj", "mlp.up_proj"},
             .down = "mlp.down_proj",
             .output_scale = "",
+            .layer_embedding = "",
+            .layer_projection = "",
+            .layer_projection_norm = "",
+            .embedding_gate = "",
+            .embedding_output = "",
+            .embedding_out_norm = "",
             .router = "mlp.gate",
             .experts = "mlp.experts.",
             .score_correction = "mlp.gate.e_score_correction_bias",
@@ -174,6 +182,12 @@ inline TensorNames gemma4_tensor_names(const std::string& layers_of = "model.") 
     names.final_norm = layers_of + "norm";
     names.layers = layers_of + "layers.";
     names.output_scale = "layer_scalar";
+    names.layer_embedding = layers_of + "embed_tokens_per_layer";
+    names.layer_projection = layers_of + "per_layer_model_projection";
+    names.layer_projection_norm = layers_of + "per_layer_projection_norm";
+    names.embedding_gate = "per_layer_input_gate";
+    names.embedding_output = "per_layer_projection";
+    names.embedding_out_norm = "post_per_layer_input_norm";
     names.router = "router.proj";
     names.router_norm = "router.scale";
     names.expert_scales = "router.per_expert_scale";
@@ -212,6 +226,12 @@ inline TensorNames opt_tensor_names() {
             .up = {"fc1"},
             .down = "fc2",
             .output_scale = "",
+            .layer_embedding = "",
+            .layer_projection = "",
+            .layer_projection_norm = "",
+            .embedding_gate = "",
+            .embedding_output = "",
+            .embedding_out_norm = "",
             .router = "",
             .experts = "",
             .score_correction = "",

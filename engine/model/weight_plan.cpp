@@ -24,7 +24,7 @@ class Planner {
 
     std::vector<WeightPlan> plan(Weights& weights) {
         const std::int64_t embedding = c_.embedding_width();
-        column_parallel("embedding", weights.embedding, types_.tables, {vocabulary(names_.embedding + ".weight")});
+        column_parallel("embedding", weights.embedding, types_.tables, {vocabulary(names_.embedding, embedding)});
         if (c_.learned_positions) {
             everywhere("positions", weights.positions, kernels::act_type(types_.layers), names_.positions,
                        c_.position_rows(), c_.hidden_size);
@@ -34,11 +34,12 @@ class Planner {
             everywhere("project_out", weights.project_out, types_.layers, names_.project_out, embedding,
                        c_.hidden_size);
         }
+        if (c_.layer_embedding_size > 0) layer_embeddings(weights);
         weights.layers.resize(c_.num_layers);
         add_layers(0, weights.layers, c_.hidden_size);
         if (c_.has_final_norm()) norm("final_norm", weights.final_norm, names_.final_norm, c_.layers.back().norm);
         if (!c_.tied_embeddings) {
-            column_parallel("head", weights.head, types_.tables, {vocabulary(names_.head + ".weight")});
+            column_parallel("head", weights.head, types_.tables, {vocabulary(names_.head, embedding)});
         }
         return std::move(plans_);
     }
@@ -56,6 +57,17 @@ class Planner {
         }
     }
 
+    void layer_embeddings(Weights& weights) {
+        const std::int64_t width = c_.layer_embeddings_width();
+        column_parallel("layer_embedding", weights.layer_embedding, types_.tables,
+                        {vocabulary(names_.layer_embedding, width)});
+        everywhere("layer_projection", weights.layer_projection, types_.layers, names_.layer_projection, width,
+                   c_.hidden_size);
+        weights.layer_projection_norm.eps = static_cast<float>(c_.norm_eps);
+        vector("layer_projection_norm", weights.layer_projection_norm.gain,
+               {whole(names_.layer_projection_norm + ".weight", c_.layer_embedding_size)});
+    }
+
     void layer(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w,
                std::int64_t input_width) {
         const std::string output = from + names_.output;
@@ -71,7 +83,7 @@ class Planner {
                 return whole(from + tensor + ".weight", c_.heads(kind).dim);
             };
             head_norm(name + "query_norm", w.query_norm, gain(names_.query_norm), kind, kind.query_scale);
-            head_norm(name + "key_norm", w.key_norm, gain(names_.key_norm), kind, 1.0);
+            if (!kind.shares_kv) head_norm(name + "key_norm", w.key_norm, gain(names_.key_norm), kind, 1.0);
         } else if (kind.whole_norm) {
             const HeadShape heads = c_.heads(kind);
             const std::int64_t dim = heads.dim;
@@ -103,7 +115,14 @@ class Planner {
                 mlp(kind, {c_.shared_intermediate_size, s_.shared_intermediate}, from, name, w);
             if (kind.experts.own_norms) expert_norms(kind, from, name, w);
         } else {
-            mlp(kind, {c_.intermediate_size, s_.intermediate}, from, name, w);
+            mlp(kind, {c_.mlp_width(kind), s_.mlp_width(kind)}, from, name, w);
+        }
+        if (c_.layer_embedding_size > 0) {
+            everywhere(name + "embedding_gate", w.embedding_gate, types_.layers, from + names_.embedding_gate,
+                       c_.layer_embedding_size, c_.hidden_size);
+            everywhere(name + "embedding_output", w.embedding_output, types_.layers, from + names_.embedding_output,
+                       c_.hidden_size, c_.layer_embedding_size);
+            norm(name + "embedding_out_norm", w.embedding_out_norm, from + names_.embedding_out_norm, kind.norm);
         }
         if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1, kind));
         if (kind.output_bias) {
@@ -418,6 +437,7 @@ class Planner {
         } else {
             add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(heads), 0), kind);
         }
+        if (kind.shares_kv) return parts;
         add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(heads), q_rows), kind);
         parts.push_back(part(kind.keys_are_values ? names_.key : names_.value, kv_rows, first_kv, s_.kv_width(heads),
                              q_rows + kv_rows));
@@ -441,8 +461,8 @@ class Planner {
         return parts;
     }
 
-    [[nodiscard]] TensorPart vocabulary(const std::string& tensor) const {
-        return rows(tensor, c_.vocab_size, c_.embedding_width(), s_.rank * s_.vocab, s_.vocab);
+    [[nodiscard]] TensorPart vocabulary(const std::string& tensor, std::int64_t columns) const {
+        return rows(tensor + ".weight", c_.vocab_size, columns, s_.rank * s_.vocab, s_.vocab);
     }
 
     static TensorPart rows(std::string tensor, std::int64_t rows, std::int64_t columns, std::int64_t first,

@@ -68,7 +68,8 @@ std::int64_t bytes(const LatentWeights& w) {
 }
 
 std::int64_t bytes_without_experts(const LayerWeights& w) {
-    return bytes(w.qkv) + bytes(w.latent) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router);
+    return bytes(w.qkv) + bytes(w.latent) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router) +
+           bytes(w.embedding_gate) + bytes(w.embedding_output);
 }
 
 std::int64_t expert_bytes(const LayerWeights& w) {
@@ -80,13 +81,14 @@ std::int64_t expert_bytes(const LayerWeights& w) {
 }  // namespace
 
 std::int64_t Weights::resident_bytes() const {
-    std::int64_t sum = bytes(embedding) + bytes(head) + bytes(positions) + bytes(project_in) + bytes(project_out);
+    std::int64_t sum = bytes(embedding) + bytes(head) + bytes(positions) + bytes(project_in) + bytes(project_out) +
+                       bytes(layer_embedding) + bytes(layer_projection);
     for (const LayerWeights& w : layers) sum += bytes_without_experts(w) + expert_bytes(w);
     return sum;
 }
 
 std::int64_t Weights::streamed_bytes(const ModelConfig& config, std::int64_t rows) const {
-    std::int64_t sum = bytes(head_or_embedding()) + bytes(project_in) + bytes(project_out);
+    std::int64_t sum = bytes(head_or_embedding()) + bytes(project_in) + bytes(project_out) + bytes(layer_projection);
     for (std::size_t i = 0; i < layers.size(); ++i) {
         sum += bytes_without_experts(layers[i]);
         if (layers[i].experts.empty()) continue;

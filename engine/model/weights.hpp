@@ -28,7 +28,7 @@ struct Split {
     std::int64_t num_kv_heads = 0, first_kv_head = 0;  ///< of the model's; replicated if there are fewer than ranks
     bool writes_kv = true;                             ///< whether this is the lowest rank with its KV heads
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
-    std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
+    std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded; see mlp_width
     std::int64_t expert_intermediate = 0;              ///< likewise of an expert's MLP
     std::int64_t shared_intermediate = 0;              ///< likewise of the shared expert
     std::int64_t vocab = 0;                            ///< rows of embedding and head on this rank, padding included
@@ -47,9 +47,13 @@ struct Split {
     [[nodiscard]] std::int64_t kv_width(const HeadShape& of) const { return kv_heads(of) * of.dim; }
     /// Queries, keys and values of a row; without latent attention the outputs of the QKV matrix.
     [[nodiscard]] std::int64_t qkv_width(const HeadShape& of) const { return query_width(of) + 2 * kv_width(of); }
+    /// Width of the MLP of a layer without experts on this rank, padded.
+    [[nodiscard]] std::int64_t mlp_width(const LayerConfig& layer) const {
+        return layer.intermediate_size > 0 ? kernels::padded_inputs(layer.intermediate_size) / size : intermediate;
+    }
     /// Outputs of the first matrix of a layer's widest MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
-        if (layer.experts.count == 0) return layer.num_up() * intermediate;
+        if (layer.experts.count == 0) return layer.num_up() * mlp_width(layer);
         return layer.num_up() * std::max(expert_intermediate, shared_intermediate);
     }
 
@@ -97,7 +101,7 @@ struct LayerWeights {
     // heads' dimensions; likewise.
     Norm query_norm, key_norm;
     // [(heads + 2 kv_heads) head_dim, hidden]. If only a part of a head is rotated, the rotated dimensions of q and k
-    // come first in each half of the head.
+    // come first in each half of the head. LayerConfig::shares_kv: the rows of the queries alone.
     kernels::Matrix qkv;
     kernels::Matrix output_gate;  // [heads head_dim, hidden]; LayerConfig::output_gate
     LatentWeights latent;         // with latent attention, instead of qkv
@@ -118,6 +122,9 @@ struct LayerWeights {
     Norm router_norm, expert_norm, expert_out_norm, shared_out_norm;
     kernels::Buffer expert_scales;
     kernels::Buffer output_scale;  // f32 [1]; empty if the model has none
+    // With embeddings per layer: [layer_embedding_size, hidden] and [hidden, layer_embedding_size], replicated.
+    kernels::Matrix embedding_gate, embedding_output;
+    Norm embedding_out_norm;
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };
@@ -131,13 +138,17 @@ struct Weights {
     kernels::Matrix positions;    // [position_rows, hidden], replicated; empty if the model has no learned positions
     kernels::Matrix project_in;   // [hidden, embedding], replicated; empty if the two are equal
     kernels::Matrix project_out;  // [embedding, hidden], likewise
+    // Embeddings per layer, those of all layers side by side; empty if the model has none.
+    kernels::Matrix layer_embedding;   // [vocab, layer_embeddings_width], vocabulary-parallel
+    kernels::Matrix layer_projection;  // [layer_embeddings_width, hidden], replicated
+    Norm layer_projection_norm;        // gain f32 [layer_embedding_size]
     Norm final_norm;
     std::vector<LayerWeights> layers;
 
     [[nodiscard]] const kernels::Matrix& head_or_embedding() const { return head.data ? head : embedding; }
     [[nodiscard]] std::int64_t resident_bytes() const;
     /// Bytes read by a pass of `rows` rows: everything except tables of which only single rows are read (an untied
-    /// embedding, positions), and except experts that are not chosen (read_share).
+    /// embedding, positions, embeddings per layer), and except experts that are not chosen (read_share).
     [[nodiscard]] std::int64_t streamed_bytes(const ModelConfig& config, std::int64_t rows) const;
 };
 

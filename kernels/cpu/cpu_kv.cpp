@@ -258,7 +258,7 @@ void CpuDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                            std::byte* q_out) {
-    check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
+    check_rope(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const KvPages pages(layout);
     const PassAngles angles = angles_of(pass(), layout);
     const RopeStore store{table_, layout, pages, pass().group(layout.group).slots, angles, layer, q_heads, q_out};

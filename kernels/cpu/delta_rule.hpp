@@ -102,9 +102,10 @@ void output_gate_rows(const OutputGateJob& job, std::int64_t first_row, std::int
         for (std::int64_t i = 0; i < job.width; i += Isa::width) {
             const std::int64_t left = job.width - i;
             const Floats gate = load_some<Isa>(gates + i, left), factor = load_some<Isa>(x + i, left);
-            const Floats below = Isa::add(Isa::all(1.0F), exp_of<Isa>(Isa::negate(gate)));
-            Floats gated = Isa::div(kind == OutputGate::silu ? gate : factor, below);
-            if constexpr (kind == OutputGate::silu) gated = Isa::mul(gated, factor);
+            constexpr Gate as = kind == OutputGate::gelu ? Gate::gelu : Gate::silu;
+            const Floats below = Isa::add(Isa::all(1.0F), exp_of<Isa>(gate_exponent<Isa, as>(gate)));
+            Floats gated = Isa::div(kind == OutputGate::sigmoid ? factor : gate, below);
+            if constexpr (kind != OutputGate::sigmoid) gated = Isa::mul(gated, factor);
             store_act<Isa>(out, job.bf16, i, left, gated);
         }
         __builtin_memset(out + job.width * element, 0, (job.out_stride - job.width) * element);

@@ -322,7 +322,7 @@ struct KernelTable {
     void (*gate[num_gates])(const GatedJob& job);
     /// Elements [first, end) of x.
     void (*soft_cap)(float* x, float cap, std::int64_t first, std::int64_t end);
-    void (*output_gate[2])(const OutputGateJob& job, std::int64_t first_row, std::int64_t end_row);  // by OutputGate
+    void (*output_gate[num_output_gates])(const OutputGateJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*rotate)(const RotateJob& job);
     DeltaKernels delta;
 

@@ -270,8 +270,8 @@ void CudaDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num
 
 void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) {
-    check_layout(layout, layer, q_heads);
-    state_->far.fetch(layout, layer);
+    check_rope(layout, layer, q_heads);
+    if (layout.num_kv_heads > 0) state_->far.fetch(layout, layer);
     const Pass& pass = state_->pass.on_device(layout.group);
     const RopeArgs args{KvShape(layout),
                         layout.dtype,

@@ -263,8 +263,12 @@ __global__ void __launch_bounds__(max_row_threads)
         float value[1] = {0.0F};
         if (i < rows.width) {
             const float g = gate[row * gate_stride + i], x = rows.x[row * rows.x_stride + i];
-            const float below = 1.0F + exp_of(-g);
-            value[0] = f == OutputGate::silu ? __fmul_rn(g / below, x) : x / below;
+            if (f == OutputGate::gelu) {
+                value[0] = GeluMul()(g, x);
+            } else {
+                const float below = 1.0F + exp_of(-g);
+                value[0] = f == OutputGate::silu ? __fmul_rn(g / below, x) : x / below;
+            }
         }
         store_act(rows.out_row(row), rows.bf16, i, value);
     }

@@ -281,7 +281,7 @@ void store_token(const KvLayout& layout, const float* x, std::byte* to) {
 
 void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                                  std::byte* q_out) {
-    check_layout(layout, layer, q_heads);
+    check_rope(layout, layer, q_heads);
     const std::span<const KvSlot> slots = pass().group(layout.group).slots;
     const PassAngles angles = angles_of(pass(), layout);
     const FlushDenormals flush;

@@ -4,6 +4,7 @@
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/delta_rule.hpp"
+#include "kernels/exp_constants.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "kernels/reference/reference_device.hpp"
 #include "kernels/reference/reference_math.hpp"
@@ -62,8 +63,11 @@ void ReferenceDevice::output_gate(OutputGate f, const float* gate, std::int64_t 
         for (std::int64_t i = 0; i < out_stride; ++i) {
             float gated = 0.0F;
             if (i < width) {
-                const float g = gate[r * gate_stride + i], factor = x[r * width + i], below = 1.0F + exp_of(-g);
-                gated = f == OutputGate::silu ? g / below * factor : factor / below;
+                const float g = gate[r * gate_stride + i], factor = x[r * width + i];
+                const float cubic = std::fma(g * g, exp_constants::gelu_cubic, 1.0F);
+                const float exponent = f == OutputGate::gelu ? exp_constants::gelu_slope * (g * cubic) : -g;
+                const float below = 1.0F + exp_of(exponent);
+                gated = f == OutputGate::sigmoid ? factor / below : g / below * factor;
             }
             store_rounded(out, act, r * out_stride + i, gated);
         }

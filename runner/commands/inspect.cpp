@@ -79,9 +79,12 @@ Json describe_groups(const engine::ModelConfig& config) {
         if (group.heads.num_kv_heads != config.num_kv_heads) groups.back()["kv_heads"] = group.heads.num_kv_heads;
         if (group.heads.dim != config.head_dim) groups.back()["head_dim"] = group.heads.dim;
     }
-    for (const std::int64_t group : config.groups_of_layers()) {
-        Json& layers = groups[static_cast<std::size_t>(group)]["layers"];
-        layers = layers.get<std::int64_t>() + 1;
+    const std::vector<std::int64_t> group_of = config.groups_of_layers();
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        Json& group = groups[static_cast<std::size_t>(group_of[static_cast<std::size_t>(at)])];
+        const auto add_to = [&](const char* count) { group[count] = group.value(count, std::int64_t{0}) + 1; };
+        add_to("layers");
+        if (config.layer(at).shares_kv) add_to("sharing_kv");
     }
     return groups;
 }

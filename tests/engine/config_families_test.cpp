@@ -132,6 +132,29 @@ TEST(ConfigFamilies, Gemma4HasTwoKindsOfHeads) {
     EXPECT_EQ(read().layer_groups()[0].heads, (HeadShape{512, 512, 4}));
 }
 
+/// As published: E2B, but for its number of layers.
+TEST(ConfigFamilies, Gemma4LayersHaveEmbeddingsAndShareKeys) {
+    const ModelConfig config = load_family("gemma4", "Gemma4ForConditionalGeneration",
+                                           R"({"hidden_act": "DELETE", "vocab_size": "DELETE", "eos_token_id": [1, 106],
+        "vision_config": {}, "audio_config": {}, "text_config": {"model_type": "gemma4_text", "hidden_size": 1536,
+            "intermediate_size": 6144, "num_hidden_layers": 7, "num_attention_heads": 8, "num_key_value_heads": 1,
+            "head_dim": 256, "global_head_dim": 512, "sliding_window": 512, "max_position_embeddings": 131072,
+            "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+            "num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                            "sliding_attention", "sliding_attention", "full_attention"]}})");
+    EXPECT_EQ(config.layer_embedding_size, 256);
+    EXPECT_EQ(config.layer_embeddings_width(), 7 * 256);
+    EXPECT_EQ(config.num_kv_layers(), 4);
+    EXPECT_TRUE(config.layer(4).shares_kv && !config.layer(3).shares_kv);
+    EXPECT_EQ(config.mlp_width(config.layer(4)), 2 * 6144);
+    EXPECT_EQ(config.mlp_width(config.layer(3)), 6144);
+    std::vector<std::pair<std::size_t, std::int64_t>> places;
+    for (const LayerPlace& place : config.places_of_layers()) places.emplace_back(place.group, place.index);
+    EXPECT_EQ(places, (std::vector<std::pair<std::size_t, std::int64_t>>{
+                          {1, 0}, {0, 0}, {1, 1}, {1, 2}, {1, 2}, {1, 2}, {0, 0}}));
+}
+
 /// As published: the text model says neither whether its tables are tied nor what kind of RoPE it has.
 TEST(ConfigFamilies, MistralSmallWithImages) {
     const ModelConfig config = load_family("mistral3", "Mistral3ForConditionalGeneration", R"({"hidden_act": "DELETE",

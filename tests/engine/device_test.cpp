@@ -102,6 +102,7 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
                                       "minimax-m2",
                                       "gemma4-bf16",
                                       "gemma4-moe",
+                                      "gemma4-e2b-bf16",
                                       "qwen3.5",
                                       "qwen3.5-moe"};
     for (const char* model : models) {

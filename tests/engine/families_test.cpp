@@ -249,7 +249,8 @@ TEST_P(LongTexts, RankedDraftsGiveOneText) {
     testing::expect_one_text(drafted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern", "gemma4", "qwen3.5"),
+INSTANTIATE_TEST_SUITE_P(Models, LongTexts,
+                         ::testing::Values("mistral-window", "gemma3-modern", "gemma4", "gemma4-e2b", "qwen3.5"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
@@ -258,8 +259,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", 
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
-                                           "gemma4", "gemma4-moe", "phi3-short", "qwen3-moe", "mixtral", "gpt-oss",
-                                           "gpt-oss-mxfp4", "glm4-moe", "smollm3", "ministral3", "seed-oss",
+                                           "gemma4", "gemma4-moe", "gemma4-e2b", "phi3-short", "qwen3-moe", "mixtral",
+                                           "gpt-oss", "gpt-oss-mxfp4", "glm4-moe", "smollm3", "ministral3", "seed-oss",
                                            "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite", "glm4", "olmo2",
                                            "olmo3", "minimax-m2", "qwen3.5", "qwen3-next", "qwen3.5-moe"),
                          [](const auto& info) {

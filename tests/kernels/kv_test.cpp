@@ -52,6 +52,35 @@ TEST_P(KvTest, AnglesAreThoseThatALayerNames) {
     }
 }
 
+/// Of a layer that attends to the keys and values of another.
+TEST_P(KvTest, WithoutKvHeadsQueriesAloneAreNormedAndRotated) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        const KvLayout whole = layout_of(dtype);
+        KvLayout alone = whole;
+        alone.num_kv_heads = 0;
+        Tokens tokens(numbers_, whole, 2, 2), queries = tokens;
+        queries.width = 2 * whole.head_dim;
+        for (std::int64_t i = 0; i < queries.width; ++i) queries.qkv[queries.width + i] = tokens.qkv[tokens.width + i];
+        const std::vector<float> gains = numbers_.normals(whole.head_dim);
+        const OnDevice gain(*device, gains);
+        for (const bool is_alone : {false, true}) {
+            Tokens& normed = is_alone ? queries : tokens;
+            const OnDevice qkv(*device, normed.qkv);
+            device->head_norm(is_alone ? alone : whole, qkv.floats(), 2, 2, {.q = gain.floats(), .k = gain.floats()},
+                              1e-6F);
+            device->download(normed.qkv.data(), qkv.data(), normed.qkv.size() * sizeof(float));
+        }
+        const PageSet pages(*device, whole, 64);
+        const std::vector<KvSlot> slots{pages.slot(0), pages.slot(1)};
+        const std::vector<std::byte> rotated = store(*device, alone, 1, queries, 0, slots);
+        const std::vector<std::byte> untouched = key_at(*device, whole, pages.slot(9));
+        EXPECT_EQ(key_at(*device, whole, slots[1]), untouched);
+        EXPECT_EQ(rotated, store(*device, whole, 1, tokens, 0, slots));
+        EXPECT_NE(key_at(*device, whole, slots[1]), untouched);
+    }
+}
+
 /// A slot that one move fills and the next reads, and one that two moves fill.
 TEST_P(KvTest, MovesHappenInTheirOrder) {
     const auto device = GetParam().make(1);

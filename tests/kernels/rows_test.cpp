@@ -51,7 +51,7 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                         device.gate_mul(gate, in, num_rows, width, act, out, stride);
                     })) << "gate_mul";
                 }
-                for (const OutputGate gate : {OutputGate::silu, OutputGate::sigmoid}) {
+                for (const OutputGate gate : {OutputGate::silu, OutputGate::sigmoid, OutputGate::gelu}) {
                     ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                         device.output_gate(gate, in, 2 * width, in + 1, num_rows, width, act, out, stride);
                     })) << "output_gate";

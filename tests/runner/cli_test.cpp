@@ -329,6 +329,11 @@ TEST_F(Cli, InspectTellsWhatIsSpecialAboutAModel) {
                    {"attention_k_eq_v", true}});
     const std::string heads = inspect("gemma4_text", "Gemma4ForCausalLM");
     EXPECT_NE(heads.find("kv_heads 2, head_dim 48"), std::string::npos) << heads;
+    config["num_kv_shared_layers"] = 2;
+    const std::string sharing = inspect("gemma4_text", "Gemma4ForCausalLM");
+    for (const char* row : {"head_dim 48, sharing_kv 1", "\nkv bytes per token  bf16 2944, "})
+        EXPECT_NE(sharing.find(row), std::string::npos) << sharing;
+    config["num_kv_shared_layers"] = 0;
     config["kv_lora_rank"] = 64;
     config["first_k_dense_replace"] = 1;
     const std::string latent = inspect("deepseek_v3", "DeepseekV3ForCausalLM");

@@ -112,7 +112,8 @@ def write_model_with_images(spec, folder, plain, state):
     within = dict.fromkeys(("gemma4", "qwen3_5", "qwen3_5_moe"), "model.language_model").get(model_type, "language_model.model")
     tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
     if not inner.get("tie_word_embeddings"):
-        tensors["lm_head.weight" if model_type.startswith("qwen3_5") else "language_model.lm_head.weight"] = state["lm_head.weight"]
+        at_top = model_type == "gemma4" or model_type.startswith("qwen3_5")
+        tensors["lm_head.weight" if at_top else "language_model.lm_head.weight"] = state["lm_head.weight"]
     tensors["vision_tower.ln_pre.weight"] = torch.ones(16)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

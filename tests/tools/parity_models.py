@@ -203,6 +203,10 @@ GEMMA4 = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "
                                                  "partial_rotary_factor": 0.25}}}  # fmt: skip
 GEMMA4_MOE = GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 12,
                        "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
+# As E2B: embeddings per layer, of a width whose root is rounded, and two layers that attend to the keys of the others.
+GEMMA4_E2B = GEMMA4 | {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 96, "num_kv_shared_layers": 2,
+                       "use_double_wide_mlp": True, "final_logit_softcapping": 10.0, "attention_k_eq_v": False,
+                       "num_global_key_value_heads": None, "num_key_value_heads": 2, "tie_word_embeddings": False}  # fmt: skip
 
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
@@ -336,6 +340,8 @@ MODELS = [
     Model("qwen3.5-moe", QWEN3_5_MOE, prompt=40, with_images="Qwen3_5MoeForConditionalGeneration qwen3_5_moe"),
     Model("qwen3.5-moe-fp8", QWEN3_5_MOE, weights_of="qwen3.5-moe", scaled="channel"),
     Model("qwen2-moe", QWEN2_MOE),
+    Model("gemma4-e2b", GEMMA4_E2B, 300, prompt=60, with_images="Gemma4ForConditionalGeneration gemma4"),
+    Model("gemma4-e2b-bf16", GEMMA4_E2B | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="gemma4-e2b"),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
