@@ -334,6 +334,15 @@ TEST(Eagle, FoldersWithFaultsAreRefusedInOneLine) {
     const TensorsFolder other_heads(layer_tensors(),
                                     config_with(R"("num_key_value_heads": 4)", R"("num_key_value_heads": 8)"));
     EXPECT_NE(message(other_heads.path()).find("layers.0.self_attn.k_proj.weight"), std::string::npos);
+    Json gemma = Json::parse(layer_config);
+    gemma.update({{"model_type", "gemma4_text"},
+                  {"architectures", {"Gemma4ForCausalLM"}},
+                  {"hidden_size_per_layer_input", 8},
+                  {"vocab_size_per_layer_input", 96}});
+    gemma.erase("hidden_act");
+    const std::string refused = message(TensorsFolder(layer_tensors(), gemma.dump()).path());
+    EXPECT_NE(refused.find("hidden_size_per_layer_input: expected 0 in a draft layer, got 8"), std::string::npos)
+        << refused;
     EXPECT_NE(message(LONGHAUL_TEST_DATA "/parity/opt-post-norm-bf16").find("got a layer of OPT"), std::string::npos);
     const auto opt = Model::load(LONGHAUL_TEST_DATA "/parity/opt-bf16", Precision::bf16, *device, *group);
     EXPECT_THROW(DraftLayer(TensorsFolder(layer_tensors(), layer_config).path(), *opt, find_draft_method("eagle")),
