@@ -81,7 +81,7 @@ class FolderCheck {
     void note_states(const Commit& commit) {
         Round round{{commit.epoch, commit.round}, {}, {}};
         for (const ItemDelta& item : commit.items) {
-            if (!done_.contains(item.key)) round.items.push_back(item.key);
+            if (!done_.contains(item.key) && item.kv_end > item.kv_begin) round.items.push_back(item.key);
         }
         bool has_states = false;
         for (const KvFile& file : commit.kv_files) {

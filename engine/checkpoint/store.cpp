@@ -178,6 +178,8 @@ struct CheckpointStore::State {
     [[nodiscard]] std::vector<std::size_t> candidates_of(const std::string& key, const Chain& chain,
                                                          std::int64_t longest_short_text) const;
 
+    [[nodiscard]] std::set<std::string> rounds_with_states(const std::unordered_set<std::string>& keys,
+                                                           const std::vector<NamedFile>& there) const;
     [[nodiscard]] std::vector<std::string> unneeded(const std::vector<std::string>& unfinished,
                                                     std::int64_t epoch) const;
 };
@@ -420,6 +422,27 @@ void CheckpointStore::State::read_segments(KvFileSet& of, const std::vector<Segm
 
 // --- removal -------------------------------------------------------------------------------------------------------
 
+/// Commits whose states are kept: the newest ones of each unfinished item that have all of them.
+std::set<std::string> CheckpointStore::State::rounds_with_states(const std::unordered_set<std::string>& keys,
+                                                                 const std::vector<NamedFile>& there) const {
+    std::set<std::string> names, kept;
+    for (const NamedFile& file : there) names.insert(file.name);
+    const auto is_there = [&](const KvFile& file) { return names.contains(file.name); };
+    for (const auto& [key, item_links] : links) {
+        if (!keys.contains(key)) continue;
+        const detail::Chain chain = detail::find_chain(item_links, commits);
+        std::int64_t found = 0;
+        for (auto at = chain.links.rbegin(); at != chain.links.rend(); ++at) {
+            const CommitInfo& commit = commits[item_links[*at].commit_index];
+            const bool stores = item_links[*at].kv_end > item_links[*at].kv_begin && !commit.state_files.empty();
+            if (!stores || !std::all_of(commit.state_files.begin(), commit.state_files.end(), is_there)) continue;
+            if (++found > CheckpointIdentity::States::kept_rounds) break;
+            kept.insert(commit.name);
+        }
+    }
+    return kept;
+}
+
 /// Names of the files to remove, in order of removal: commits before KV files, newest first. An interruption then
 /// leaves shorter chains, but never commits that name missing files.
 std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std::string>& unfinished,
@@ -437,13 +460,15 @@ std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std:
         const auto order = [](const FileName& p) { return std::tuple(p.rank >= 0, -p.epoch, -p.round); };
         return order(a.parts) < order(b.parts);
     });
+    const std::set<std::string> with_states = rounds_with_states(keys, files);
     std::vector<std::string> names;
     for (const auto& [name, parts] : files) {
         const std::string commit = commit_name(parts.replica, parts.epoch, parts.round);
         bool unneeded_here = parts.epoch < epoch;  // for files without a commit: their writer is gone
         if (!parts.temporary) {
             if (known.contains(commit))
-                unneeded_here = !kept.contains(commit);
+                unneeded_here =
+                    !kept.contains(commit) || (parts.of == KvFile::Of::states && !with_states.contains(commit));
             else if (damaged.contains(commit))
                 unneeded_here = unneeded_here && keys.empty();
             else if (parts.rank < 0 || parts.epoch > max_epoch)

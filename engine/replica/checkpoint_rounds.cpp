@@ -77,15 +77,26 @@ bool CheckpointRounds::due() const {
             record_bytes_since_ >= max_bytes || (options_.store_kv && tokens_since_ * position_bytes_ >= max_bytes));
 }
 
-bool CheckpointRounds::may_store_kv() const {
-    return options_.store_kv && (options_.quota_bytes == 0 || kv_bytes_on_disk_ < options_.quota_bytes);
+RoundContents CheckpointRounds::next_contents() const {
+    const bool kv = options_.store_kv && (options_.quota_bytes == 0 || kv_bytes_on_disk_ < options_.quota_bytes);
+    constexpr std::int64_t states_per_kv = 4;  // bytes
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_states_;
+    const bool worth_it = states_per_kv * tokens_since_states_ * position_bytes_ >= num_states_ * state_bytes();
+    return {.kv = kv, .states = worth_it || since.count() >= options_.every_seconds};
+}
+
+/// Of one sequence, on this rank.
+std::int64_t CheckpointRounds::state_bytes() const {
+    const kernels::KvLayout& last = model_.kv_layouts().back();
+    if (!last.is_state()) return 0;
+    return last.delta.sequence_floats(last.num_layers) * static_cast<std::int64_t>(sizeof(float));
 }
 
 bool CheckpointRounds::keeps_kv(const Sequence& sequence, bool store_kv) const {
     return store_kv && !sequence.outgrew_keys(model_.config().longest_short_text());
 }
 
-ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
+ItemDelta CheckpointRounds::delta_of(Sequence& sequence, RoundContents contents) const {
     ItemDelta delta;
     delta.key = sequence.item.checkpoint_key;
     delta.previous_commit = sequence.last_commit;
@@ -97,9 +108,12 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     if (group_.is_first())  // only the first rank has logprobs
         delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
-    delta.kv_end = keeps_kv(sequence, store_kv) ? sequence.kv->committed() : sequence.saved_kv;
+    delta.kv_end = keeps_kv(sequence, contents.kv) ? sequence.kv->committed() : sequence.saved_kv;
     // After a put-back the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
+    // States belong to positions of their round: where all are stored already, the last one is stored again.
+    const bool states_are_newer = sequence.saved_states < delta.kv_end && sequence.kv->committed() == delta.kv_end;
+    if (contents.states && state_bytes() > 0 && delta.kv_begin == delta.kv_end && states_are_newer) --delta.kv_begin;
     return delta;
 }
 
@@ -115,7 +129,7 @@ void CheckpointRounds::add_layer_kv(Sequence& sequence, RoundJob& job) const {
 }
 
 /// Adds the states behind the last position. They are copied now: the next step changes them.
-void CheckpointRounds::add_states(const Sequence& sequence, RoundJob& job) const {
+void CheckpointRounds::add_states(Sequence& sequence, RoundJob& job) {
     const std::span<const kernels::KvLayout> layouts = model_.kv_layouts();
     if (!layouts.back().is_state()) return;
     const kernels::KvLayout& layout = layouts.back();
@@ -137,6 +151,8 @@ void CheckpointRounds::add_states(const Sequence& sequence, RoundJob& job) const
                                           static_cast<std::size_t>(half) * sizeof(float));
                           }
                       }});
+    sequence.saved_states = end;
+    with_states_.push_back(sequence.item.index);
 }
 
 /// Has this rank's KV files written. Every rank knows how many there are in all.
@@ -168,7 +184,7 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob states, RoundJob laye
     submit(layer, layer_kind_->num_kv_heads, layer_kind_->writes_kv);
 }
 
-void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv) {
+void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents contents) {
     ++round_;
     tokens_since_ = record_bytes_since_ = 0;
     last_begin_ = std::chrono::steady_clock::now();
@@ -183,7 +199,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
     with_states_.clear();
     std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
-        ItemDelta delta = delta_of(*sequence, store_kv);
+        ItemDelta delta = delta_of(*sequence, contents);
         if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;
         ++sequence->statistics.checkpoint_rounds;
         if (group_.is_first()) {
@@ -192,10 +208,9 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
         }
         if (delta.kv_end > delta.kv_begin) {
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
-            add_states(*sequence, state_job);
-            with_states_.push_back(sequence->item.index);
+            if (contents.states) add_states(*sequence, state_job);
         }
-        if (keeps_kv(*sequence, store_kv)) add_layer_kv(*sequence, layer_job);
+        if (keeps_kv(*sequence, contents.kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_kv = delta.kv_end;
         sequence->last_commit = commit_.name;
@@ -205,6 +220,11 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             commits_of_item_[sequence->item.index].push_back(commit_.name);
             commit_.items.push_back(std::move(delta));
         }
+    }
+    if (!with_states_.empty()) {
+        last_states_ = last_begin_;
+        tokens_since_states_ = 0;
+        num_states_ = std::ssize(with_states_);
     }
     submit_kv(std::move(job), std::move(state_job), std::move(layer_job));
     if (!group_.is_first()) return;

@@ -17,6 +17,7 @@
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica/sequence.hpp"
+#include "engine/replica/step_header.hpp"
 
 namespace longhaul::engine {
 
@@ -35,18 +36,22 @@ class CheckpointRounds {
     [[nodiscard]] bool active() const { return active_; }
 
     /// Adds tokens (output, and prompt while prefilling) computed since the last round began.
-    void count_tokens(std::int64_t tokens) { tokens_since_ += tokens; }
+    void count_tokens(std::int64_t tokens) {
+        tokens_since_ += tokens;
+        tokens_since_states_ += tokens;
+    }
 
     /// Adds bytes that a commit stores for its items in addition to tokens.
     void count_record_bytes(std::int64_t bytes) { record_bytes_since_ += bytes; }
 
-    /// First rank: whether a round should begin now, and whether it may store KV (`checkpoint-quota`).
+    /// First rank: whether a round should begin now, and what it stores: no KV above `checkpoint-quota`, and states
+    /// only where they are worth their size. What follows the last states is computed again after a crash.
     [[nodiscard]] bool due() const;
-    [[nodiscard]] bool may_store_kv() const;
+    [[nodiscard]] RoundContents next_contents() const;
 
     /// Begins a round with all `sequences` that have something new. Called on all ranks at the same step; no round may
     /// be active.
-    void begin(std::span<Sequence* const> sequences, bool store_kv);
+    void begin(std::span<Sequence* const> sequences, RoundContents contents);
 
     /// Collects the writers' results on the first rank. Collective. Afterwards `active()` on the first rank says
     /// whether the round is still being written.
@@ -74,9 +79,10 @@ class CheckpointRounds {
     };
 
     [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
-    [[nodiscard]] ItemDelta delta_of(Sequence& sequence, bool store_kv) const;
+    [[nodiscard]] ItemDelta delta_of(Sequence& sequence, RoundContents contents) const;
+    [[nodiscard]] std::int64_t state_bytes() const;
     void add_layer_kv(Sequence& sequence, RoundJob& job) const;
-    void add_states(const Sequence& sequence, RoundJob& job) const;
+    void add_states(Sequence& sequence, RoundJob& job);
     void submit_kv(RoundJob target, RoundJob states, RoundJob layer);
     void take(const RoundResult& result);
     void forget_if_unneeded(const std::string& commit);
@@ -95,7 +101,8 @@ class CheckpointRounds {
     Commit commit_;  // first rank: of the active round
     int missing_kv_files_ = 0;
     std::int64_t tokens_since_ = 0, record_bytes_since_ = 0;
-    std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now();
+    std::int64_t tokens_since_states_ = 0, num_states_ = 0;  ///< since, and in, the last round that stored states
+    std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now(), last_states_ = last_begin_;
 
     std::string error_;
     std::int64_t committed_rounds_ = 0;

@@ -99,7 +99,7 @@ void Replica::State::restore_kv(Sequence& sequence) {
     if ((windows || model.config().has_linear_attention()) && usable < wanted) usable = 0;
     sequence.min_committed = -min_over_ranks(group, -min_committed);
     sequence.kv->set_committed(usable);
-    sequence.saved_kv = usable;
+    sequence.saved_kv = sequence.saved_states = usable;
 }
 
 /// Reads the states of linear attention behind so many positions; false if a file can no longer be read.
@@ -293,16 +293,17 @@ void Replica::State::apply(StepHeader& header) {
     for (const std::int64_t number : header.put_back) put_back(number);
     move_to_device();
     for (Admission& admission : header.admissions) admit(admission);
-    if (header.begin_round) begin_round(header.store_kv);
+    if (header.begin_round) begin_round(header.round);
 }
 
-void Replica::State::begin_round(bool store_kv) {
+void Replica::State::begin_round(RoundContents contents) {
     if (!rounds.enabled()) return;
     const auto start = std::chrono::steady_clock::now();
     std::vector<Sequence*> all;
     for (const auto& sequence : in_flight) all.push_back(sequence.get());
     for (const auto& sequence : waiting) all.push_back(sequence.get());
-    rounds.begin(all, store_kv && !options.scoring);  // scoring: a window is cheaper to recompute than to store
+    if (options.scoring) contents.kv = false;  // a window is cheaper to recompute than to store
+    rounds.begin(all, contents);
     const double stall = seconds_since(start);
     outcome.checkpoint_stall_seconds += stall;
     for (Sequence* sequence : all) sequence->statistics.checkpoint_stall_seconds += stall;

@@ -300,7 +300,7 @@ StepHeader Replica::State::plan() {
     plan_trees(header);
     header.prefill_rows = pace.rows();
     header.begin_round = rounds.due();
-    header.store_kv = rounds.may_store_kv();
+    header.round = rounds.next_contents();
     return header;
 }
 

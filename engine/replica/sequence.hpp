@@ -70,6 +70,7 @@ struct Sequence {
     std::string last_commit;
     std::int64_t saved_tokens = 0;  ///< output tokens
     std::int64_t saved_kv = 0;      ///< positions
+    std::int64_t saved_states = 0;  ///< positions behind which a round has stored the states of linear attention
     std::int64_t saved_layer_kv =
         0;  ///< positions of the drafter's layer: those before it are saved, as far as it had them
     std::int64_t min_committed = 0;  ///< restored sliding windows reach back for so many committed positions, or none

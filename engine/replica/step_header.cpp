@@ -88,8 +88,8 @@ void fields(Archive& archive, StepHeader& header) {
     archive(header.feed_drafter);
     archive(header.prefill_rows);
     archive(header.begin_round);
-    archive(header.store_kv);
     archive(header.poll_round);
+    archive(header.round);
     archive(header.wait);
     archive(header.put_back);
     archive(header.give_up);

@@ -24,6 +24,12 @@ struct Admission {
     std::vector<DrafterState> drafter;
 };
 
+/// What a checkpoint round stores besides tokens.
+struct RoundContents {
+    bool kv = false;      // new keys and values
+    bool states = false;  // with them, the states of linear attention, whole
+};
+
 /// The first rank's decisions for a step.
 struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
@@ -33,7 +39,8 @@ struct StepHeader {
     TreeLimits trees;               // of this step
     bool feed_drafter = true;       // false: drafting pauses; no sequence waits for its drafter to catch up
     std::int64_t prefill_rows = 0;  // maximum prompt rows in this step's pass
-    bool begin_round = false, store_kv = false, poll_round = false;
+    bool begin_round = false, poll_round = false;
+    RoundContents round;                 // of the round that begins
     bool wait = false;                   // no forward pass in this step: nothing can run yet
     std::vector<std::int64_t> put_back;  // sequence numbers, youngest first
     std::vector<std::int64_t> give_up;   // numbers of sequences that do not fit even alone

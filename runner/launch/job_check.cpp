@@ -376,7 +376,8 @@ class JobChecker {
                 : 0;
         const kernels::KvLayout last =
             engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype).back();
-        constexpr std::int64_t rounds = engine::CheckpointIdentity::States::kept_rounds + 1;  // and one being written
+        // Those of this launch, of the one before, and of a round that is being written.
+        constexpr std::int64_t rounds = 2 * engine::CheckpointIdentity::States::kept_rounds + 1;
         const std::int64_t state_bytes =
             kv_bytes > 0 ? rounds * last.delta.sequence_floats(last.num_layers) * std::int64_t{sizeof(float)} : 0;
         for (const std::int64_t positions : longest_items())

@@ -376,12 +376,23 @@ std::int64_t corpus_bytes(const Settings& settings) {
     return draft_folders(settings).corpus.empty() ? 0 : engine::max_corpus_bytes;
 }
 
+/// Host memory that a checkpoint round takes for states of linear attention: a copy, and the image of its file.
+static std::int64_t round_bytes(const Settings& settings) {
+    if (settings.checkpoint_kv != "store" || settings.model.empty()) return 0;
+    const ModelParts parts = parts_of(settings);
+    const kernels::KvLayout& last = parts.front().layouts.back();
+    const std::int64_t floats = last.is_state() ? last.delta.sequence_floats(last.num_layers) : 0;
+    return 2 * settings.batch * floats * std::int64_t{sizeof(float)};
+}
+
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks, std::int64_t weights) {
     if (settings.memory > 0) return settings.memory;
     constexpr std::int64_t unknown = std::int64_t{8} << 30;
     if (!device.own_memory()) {
         const std::int64_t available = available_bytes(device, ranks);
-        return (available > 0 ? kv_share(available - weights - ranks * corpus_bytes(settings)) : unknown) / ranks;
+        return (available > 0 ? kv_share(available - weights - ranks * (corpus_bytes(settings) + round_bytes(settings)))
+                              : unknown) /
+               ranks;
     }
     const ModelParts parts = parts_of(settings);
     return pages_within(own_room(device, ranks).value() - weights - pass_bytes(settings, parts, device), parts, device);

@@ -115,6 +115,25 @@ TEST_F(CheckpointStates, AreOfNoUseOnceLaterOnesAreThere) {
     EXPECT_EQ(check_checkpoints(folder.path(), 0, {"a"}).damage, std::vector<std::string>{}) << "a finished item";
 }
 
+/// Launches that are killed one after another leave theirs behind: the next one removes them.
+TEST_F(CheckpointStates, OfEarlierRoundsAreRemovedWhenALaunchStarts) {
+    const auto after_start = [&] {
+        CheckpointStore(folder.path(), with_states(), 0).remove_unneeded({"a"}, 1);
+        std::vector<std::string> names = names_in(folder.path());
+        std::erase_if(names, [](const std::string& name) { return !name.ends_with(".state.h5"); });
+        return names;
+    };
+    const std::vector<std::string> last_two{"0-0-1.0.state.h5", "0-0-1.1.state.h5", "0-0-2.0.state.h5",
+                                            "0-0-2.1.state.h5"};
+    EXPECT_EQ(after_start(), last_two);
+    EXPECT_EQ(after_start(), last_two);
+    EXPECT_TRUE(expect_states(102).empty());
+    EXPECT_EQ(check_checkpoints(folder.path(), 0, {}).damage, std::vector<std::string>{});
+    write_round();
+    std::filesystem::remove(folder.file("0-0-3.0.state.h5"));  // of no use without it
+    EXPECT_EQ(after_start(), last_two);
+}
+
 TEST_F(CheckpointStates, FilesOfStatesAreKnownByTheirNames) {
     EXPECT_EQ(kv_file_name(1, 2, 3, 4, KvFile::Of::states), "1-2-3.4.state.h5");
     EXPECT_EQ(KvFile{.name = "1-2-3.4.state.h5"}.of(), KvFile::Of::states);

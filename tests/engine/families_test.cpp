@@ -224,13 +224,52 @@ TEST(StatesOfLinearAttention, AreKeptOfTheLastRoundsAlone) {
     job.options.draft.method = "ar";
     job.options.checkpoint.folder = folder;
     job.options.checkpoint.epoch = 1;
-    job.options.checkpoint.every_tokens = 16;
+    job.options.checkpoint.every_seconds = 0;            // all rounds store states
     job.stop_when = [&] { return files(".0.h5") > 4; };  // a slow disk writes few rounds
     job.step = std::chrono::milliseconds(1);
     testing::launch(job);
     EXPECT_GT(files(".0.h5"), 4);
     EXPECT_EQ(files(".state.h5"), 2 * CheckpointIdentity::States::kept_rounds) << "of each of two ranks";
     EXPECT_EQ(check_checkpoints(folder, 1, {}).damage, std::vector<std::string>{});
+    std::filesystem::remove_all(folder);
+}
+
+/// A state is as large as many positions, so not every round stores it; but the one that ends a launch does.
+TEST(StatesOfLinearAttention, AreStoredWhereTheyAreWorthTheirSize) {
+    const auto folder = std::filesystem::temp_directory_path() / ("states_test." + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    Job job{testing::base_options()};
+    job.model = LONGHAUL_TEST_DATA "/parity/qwen3.5";
+    job.precision = Precision::fp32;
+    job.items = 2;
+    job.prompts[0] = job.prompts[1] = golden_of("qwen3.5").prompt;
+    job.generation.max_tokens = 500;
+    job.options.draft.method = "ngram";
+    const auto texts = testing::plain_texts(job);
+    job.options.batch = 2;
+    job.options.checkpoint.folder = folder;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 16;
+    job.options.checkpoint.every_seconds = 1e9;
+    job.stop_after = 700;
+    job.step = std::chrono::milliseconds(1);
+    testing::launch(job);
+    std::int64_t rounds = 0, with_states = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename();
+        if (name.find('.') != name.rfind('.')) continue;  // not a commit
+        ++rounds;
+        for (const KvFile& file : read_commit(entry.path()).kv_files) with_states += file.of() == KvFile::Of::states;
+    }
+    EXPECT_GT(with_states, 1);
+    EXPECT_LT(with_states, rounds / 2);
+    job.stop_after = -1;
+    job.options.checkpoint.epoch = 2;
+    const testing::JobResult resumed = testing::launch(job);
+    EXPECT_EQ(testing::tokens_of(resumed.items), texts);
+    EXPECT_EQ(resumed.sum.resumes, 2);
+    EXPECT_EQ(resumed.sum.recomputed_rows, 0);
     std::filesystem::remove_all(folder);
 }
 

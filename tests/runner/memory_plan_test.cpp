@@ -8,6 +8,7 @@
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_options.hpp"
 #include "engine/error.hpp"
+#include "kernels/device.hpp"
 #include "tests/engine/remote_device.hpp"
 
 namespace longhaul::runner {
@@ -109,6 +110,20 @@ TEST_F(MemoryPlan, DraftModelsCount) {
     const auto draft = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft";
     settings.draft_model = {draft, draft, draft};
     EXPECT_NE(refusal(), "");
+}
+
+/// A checkpoint round copies the states of all items in flight.
+TEST_F(MemoryPlan, RoundsOfStatesTakeMemoryOfTheHost) {
+    const auto host = kernels::make_cpu_device(kernels::CpuVariant::avx2, 1);
+    settings.model = LONGHAUL_TEST_DATA "/parity/qwen3.5";
+    settings.batch = std::int64_t{1} << 40;
+    settings.checkpoint_kv = "store";
+    EXPECT_EQ(kv_memory_bytes(settings, *host, 1), 0);
+    settings.checkpoint_kv = "recompute";
+    EXPECT_GT(kv_memory_bytes(settings, *host, 1), 0);
+    settings.batch = 1;
+    settings.checkpoint_kv = "store";
+    EXPECT_GT(kv_memory_bytes(settings, *host, 1), 0);
 }
 
 TEST_F(MemoryPlan, KeysAndValuesGetWhatIsLeft) {
