@@ -74,6 +74,24 @@ IdFinder find_id(std::string_view bytes, std::string_view key) {
     return finder;
 }
 
+/// The JSON object `text` with every number in quotes.
+std::string with_quoted_numbers(std::string_view text) {
+    std::string quoted;
+    bool in_string = false, in_number = false;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        const bool starts = c == '-' || (c >= '0' && c <= '9');
+        const bool numeral =
+            !in_string && (starts || (in_number && std::string_view("+.eE").find(c) != std::string::npos));
+        if (numeral != in_number) quoted += '"';
+        in_number = numeral;
+        quoted += c;
+        if (c == '"') in_string = !in_string;
+        if (c == '\\' && i + 1 < text.size()) quoted += text[++i];
+    }
+    return quoted;
+}
+
 }  // namespace
 
 LineSource::LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
@@ -128,6 +146,10 @@ engine::Json LineSource::object(std::int64_t index) const {
         throw InputError(where, id_key_, "a string or an integer", engine::describe(json[id_key_]));
     refuse_same_id(index);
     return json;
+}
+
+engine::Json LineSource::spelled(std::int64_t index) const {
+    return engine::parse_json(with_quoted_numbers(whole_line(index)), label(index));
 }
 
 bool LineSource::has_member(const std::string& name) const {

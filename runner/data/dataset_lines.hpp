@@ -45,6 +45,7 @@ class LineSource : public RowSource {
     /// JSON object of the item; json only. Throws InputError if the line is not a JSON object, or its id is invalid or
     /// already used by an earlier line.
     [[nodiscard]] engine::Json object(std::int64_t index) const override;
+    [[nodiscard]] engine::Json spelled(std::int64_t index) const override;
 
     void add_to(ContentHash& hash) const override { hash.add(file_); }
     /// Whether the file contains "name" in quotes. Reads the whole file.

@@ -38,6 +38,7 @@ struct JsonFields {
     std::vector<Strings> needed;  ///< at least one of each group
     /// What fields are called in published data; read where all of them are absent, unless `column` names any.
     std::vector<std::pair<std::string, std::string>> other_names = {};
+    std::string type = "";  ///< of every field, for messages; "": as type_of says
 };
 
 /// The name of `field` in the data: as `column` says, else its own.
@@ -123,18 +124,20 @@ const char* type_of(const std::string& field) {
     return field == "length" ? "an integer" : field == "messages" ? "an array of messages" : "a string";
 }
 
-/// Refuses a line without the field that is called `column` there.
-[[noreturn]] void refuse_absent(const Json& object, const std::string& field, const std::string& column,
-                                const std::string& where) {
-    if (object.contains(column)) throw InputError(where, field, type_of(field), "null");
+/// Refuses a line without the field that is called `column` there. `type`: what was expected
+[[noreturn]] void refuse_absent(const Json& object, const std::string& field, const std::string& type,
+                                const std::string& column, const std::string& where) {
+    if (object.contains(column)) throw InputError(where, field, type, "null");
     Strings members;
     for (const auto& [name, value] : object.items()) members.push_back(name);
     std::string near = nearest_word(column, members);
     if (column.starts_with(near + ".")) near.clear();  // the line has it, but not what is named within it
-    throw InputError(where, field, type_of(field) + (column == field ? "" : " in " + in_quotes(column)),
+    const bool is_path = column == field && field.find('.') != std::string::npos;  // its name is not in question
+    throw InputError(where, field, type + (column == field ? "" : " in " + in_quotes(column)),
                      "nothing, the line has " + member_names(object),
-                     near.empty() ? "column = " + field + "=NAME names another"
-                                  : "did you mean column = " + field + "=" + engine::printable(near) + "?");
+                     is_path        ? ""
+                     : near.empty() ? "column = " + field + "=NAME names another"
+                                    : "did you mean column = " + field + "=" + engine::printable(near) + "?");
 }
 
 class JsonRecords : public RecordSource {
@@ -143,6 +146,7 @@ class JsonRecords : public RecordSource {
         : rows_(open_rows(settings, fields)),
           names_(std::move(names)),
           needed_(fields.needed),
+          type_(fields.type),
           is_table_(is_table(settings.data)) {
         for (const std::string& name : fields.names) {
             const std::string column = column_of(settings, name);
@@ -170,6 +174,7 @@ class JsonRecords : public RecordSource {
             if (!has_own) fields[name] = value_at(object, column);
         }
         check_needed(fields, object, rows_->label(index));
+        spell_numbers(fields, index);
         return record_of(fields, rows_->label(index));
     }
 
@@ -178,6 +183,8 @@ class JsonRecords : public RecordSource {
 
   private:
     [[nodiscard]] virtual Record record_of(const Json& object, const std::string& where) const = 0;
+    /// Makes texts of the numbers in row `index` that become part of prompts.
+    virtual void spell_numbers(Json& /*fields*/, std::int64_t /*index*/) const {}
 
     /// Throws InputError if a needed field is absent. `object`: the line as it is, `fields`: by the names of the task.
     void check_needed(const Json& fields, const Json& object, const std::string& where) const {
@@ -187,17 +194,20 @@ class JsonRecords : public RecordSource {
         };
         for (const Strings& group : needed_) {
             if (std::any_of(group.begin(), group.end(), is_there)) continue;
+            const std::string type = type_.empty() ? type_of(group.front()) : type_;
             // The columns of a table were found when it was opened.
-            if (is_table_) throw InputError(where, group.front(), type_of(group.front()), "nothing");
+            if (is_table_) throw InputError(where, group.front(), type, "nothing");
             const auto renamed = std::find_if(renamed_.begin(), renamed_.end(),
                                               [&](const auto& entry) { return entry.first == group.front(); });
-            refuse_absent(object, group.front(), renamed == renamed_.end() ? group.front() : renamed->second, where);
+            refuse_absent(object, group.front(), type, renamed == renamed_.end() ? group.front() : renamed->second,
+                          where);
         }
     }
 
     std::unique_ptr<RowSource> rows_;
     Strings names_;
     std::vector<Strings> needed_;  ///< JsonFields::needed
+    std::string type_;             ///< JsonFields::type
     bool is_table_;
     std::vector<std::pair<std::string, std::string>> renamed_;  ///< field and its name in the data
     std::vector<std::pair<std::string, std::string>> others_;   ///< JsonFields::other_names
@@ -314,21 +324,28 @@ std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) 
     return prompt_alone ? std::vector<PromptTemplate::Field>() : fields;
 }
 
-/// A text, or a number as the text of the data has it.
-std::string value_text(const Json& object, const std::string& key, const std::string& where) {
+constexpr const char* text_or_number = "a text, number or boolean";
+
+/// A text, or what is not one as JSON has it; "" if it is absent. `element`: says how to name the first of an array
+std::string value_text(const Json& object, const std::string& key, const std::string& where,
+                       const std::string& element) {
     const Json* value = engine::find_member(object, key, where);
     if (value == nullptr) return "";
     if (value->is_string()) return text_member(object, key, where);
     if (value->is_number() || value->is_boolean()) return engine::json_text(*value);
-    throw InputError(where, key, "a text or a number", engine::describe(*value),
-                     value->is_array() ? "{" + key + ".0} is its first element" : "");
+    throw InputError(where, key, text_or_number, engine::describe(*value), value->is_array() ? element : "");
 }
 
-/// Any fields of an object, as the job's template names them; "continuation"?, "options"?
+/// Any fields of an object, as the job's template names them; "continuation"?, "options"?. Options of generation are an
+/// object that the template does not name: many data sets call the answers to choose from so.
 class TemplateRecords : public JsonRecords {
   public:
     TemplateRecords(const Settings& settings, const std::vector<PromptTemplate::Field>& fields)
         : JsonRecords(settings, names_of(fields), members_of(fields)), settings_(settings) {
+        for (const std::string& name : field_names()) {
+            if ((column_of(settings, name) + ".").starts_with(column_of(settings, "options") + "."))
+                has_options_ = false;
+        }
         for (const PromptTemplate::Field& field : fields) {
             if (!field.optional) check_known(field);
         }
@@ -363,7 +380,7 @@ class TemplateRecords : public JsonRecords {
         return names;
     }
     static JsonFields members_of(const std::vector<PromptTemplate::Field>& fields) {
-        JsonFields members{.names = names_of(fields), .needed = {}};
+        JsonFields members{.names = names_of(fields), .needed = {}, .type = text_or_number};
         for (const PromptTemplate::Field& field : fields) {
             if (!field.optional) members.needed.push_back({field.name});
         }
@@ -376,14 +393,43 @@ class TemplateRecords : public JsonRecords {
 
     Record record_of(const Json& object, const std::string& where) const override {
         Record record;
-        for (const std::string& name : field_names()) record.fields.push_back(value_text(object, name, where));
-        record.reference = optional_text(object, "continuation", where);
-        if (const Json* options = engine::find_member(object, "options", where))
+        for (const std::string& name : field_names())
+            record.fields.push_back(value_text(object, name, where, "{" + name + ".0} is its first element"));
+        record.reference = reference_of(object, where);
+        const Json* options = has_options_ ? engine::find_member(object, "options", where) : nullptr;
+        const bool is_chosen = column_of(settings_, "options") != "options";
+        if (options != nullptr && (options->is_object() || is_chosen))
             record.settings = with_options(*options, settings_, where);
         return record;
     }
 
+    std::optional<std::string> reference_of(const Json& object, const std::string& where) const {
+        if (engine::find_member(object, "continuation", where) == nullptr) return std::nullopt;
+        const std::string fix =
+            "column = continuation=" + column_of(settings_, "continuation") + ".0 names its first element";
+        try {
+            return value_text(object, "continuation", where, fix);
+        } catch (const InputError&) {
+            if (wants_continuation(settings_)) throw;  // otherwise no result depends on it
+            return std::nullopt;
+        }
+    }
+
+    void spell_numbers(Json& fields, std::int64_t index) const override {
+        Strings names = field_names();
+        names.emplace_back("continuation");
+        Json spelled;
+        for (const std::string& name : names) {
+            const auto field = fields.find(name);
+            if (field == fields.end() || !field->is_number()) continue;
+            if (spelled.is_null()) spelled = rows().spelled(index);
+            if (spelled.is_null()) return;  // a table
+            *field = value_at(spelled, column_of(settings_, name));
+        }
+    }
+
     Settings settings_;
+    bool has_options_ = true;  ///< whether a member "options" may be those of generation
 };
 
 /// {"id"?, "prompt" or "messages", "continuation"?, "options"?}
@@ -489,6 +535,15 @@ static void check_data_keys(const Settings& settings, bool table, bool objects) 
         refuse("reference", table ? "a table" : "JSON objects, which have theirs", shown(settings.reference.string()));
 }
 
+/// Throws InputError if the template of prompts that are lines of text names other fields than the line.
+static void check_template_of_lines(const Settings& settings) {
+    for (const PromptTemplate::Field& field : fields_of_template(settings)) {
+        if (field.name == "prompt") continue;
+        throw InputError(settings.prompt_template.string() + ":" + std::to_string(field.line), "", "the field prompt",
+                         in_quotes(field.name), "lines of text have only {prompt}; other fields need JSONL or Parquet");
+    }
+}
+
 std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     std::error_code error;
     const std::string& task = settings.task;
@@ -501,7 +556,10 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
         throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");
     if (task == "openai-batch") return open_batch(settings);
     if (!table && lines && task != "prompts") return open_parallel(settings, task == "wmt" ? "source" : "document");
-    if (!table && lines) return open_prompt_lines(settings);
+    if (!table && lines) {
+        check_template_of_lines(settings);
+        return open_prompt_lines(settings);
+    }
     if (folder) {
         const char* const content = task == "dolly"        ? "instructions"
                                     : task == "longwriter" ? "prompts and lengths"

@@ -20,6 +20,9 @@ class RowSource {
     [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;       ///< "p.jsonl:3"
     /// Throws InputError if the row cannot be read, or its id is invalid or already used by an earlier row.
     [[nodiscard]] virtual engine::Json object(std::int64_t index) const = 0;
+    /// The row with its numbers as texts, in the spelling of the data: {"a": 1.50} is {"a": "1.50"}. Null for rows
+    /// whose numbers have no spelling.
+    [[nodiscard]] virtual engine::Json spelled(std::int64_t /*index*/) const { return {}; }
     /// Hashes all bytes that the rows are made from. Throws InputError.
     virtual void add_to(ContentHash& hash) const = 0;
     /// Whether any row may have the member `name`, regardless of the limit. May read everything. Throws InputError.

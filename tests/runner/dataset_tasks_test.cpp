@@ -270,11 +270,11 @@ TEST_F(TaskTest, TemplatesOfPromptsReadAnyFields) {
     EXPECT_EQ(show(*data, 0), "1: 2 + 2? (1999)\nA. 3\nB. 4");
     EXPECT_EQ(data->reference(0, tokenizer_), "B");
     EXPECT_EQ(show(*data, 1),
-              "2! q.jsonl:2: choices.1: expected a string, got nothing, the line has 'choices', 'hint', 'meta', "
-              "'question'; column = choices.1=NAME names another");
+              "2! q.jsonl:2: choices.1: expected a text, number or boolean, got nothing, the line has 'choices', "
+              "'hint', 'meta', 'question'");
     EXPECT_EQ(show(*data, 2),
-              "3! q.jsonl:3: meta.year: expected a text or a number, got an array of 0; {meta.year.0} is its first "
-              "element");
+              "3! q.jsonl:3: meta.year: expected a text, number or boolean, got an array of 0; {meta.year.0} is its "
+              "first element");
     job.prompt_template = write("t.txt", "{question} {chioces}\n{?other}{other}{/other}");
     EXPECT_EQ(open_error(job),
               "t.txt:1: expected fields of the data ('answer', 'choices', 'meta', 'question'), got 'chioces'; did you "
