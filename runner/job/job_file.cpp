@@ -57,7 +57,8 @@ void check_quotes(const Assignment& line, std::string_view written, const FaultS
 
 std::string read_text(const std::filesystem::path& path) {
     std::error_code ignored;
-    if (const auto own = path / "job.cfg"; std::filesystem::is_regular_file(own, ignored))
+    const bool is_run_folder = std::filesystem::is_regular_file(path / "identity.json", ignored);
+    if (const auto own = path / "job.cfg"; is_run_folder && std::filesystem::is_regular_file(own, ignored))
         throw UsageError(
             InputError::format(path.string(), "", "a job file", "a run folder", "its job file is " + own.string()));
     try {

@@ -98,6 +98,8 @@ TEST_F(JobFile, FilesThatAreNone) {
     const std::filesystem::path run = folder_ / "run";
     std::filesystem::create_directory(run);
     std::ofstream(run / "job.cfg") << "seed = 1\n";
+    EXPECT_EQ(message_for(run), run.string() + ": expected a file, got a folder");
+    std::ofstream(run / "identity.json") << "{}";
     EXPECT_EQ(message_for(run),
               run.string() + ": expected a job file, got a run folder; its job file is " + (run / "job.cfg").string());
     EXPECT_EQ(message_for(folder_ / "none.cfg"),
