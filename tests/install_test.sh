@@ -33,5 +33,5 @@ done
 script=$("$moved/share/longhaul/slurm/submit" "$job" --output="$work/run" --time 1:00:00 --dry-run)
 grep -q "$moved/bin/longhaul" <<<"$script" || fail "expected the batch script to run $moved/bin/longhaul"
 while read -r link; do
-  [ -e "$moved/share/doc/longhaul/$link" ] || fail "README.md: expected the page $link to be installed"
+  [ -e "$moved/share/doc/longhaul/${link%%#*}" ] || fail "README.md: expected the page $link to be installed"
 done < <(grep -oE '\]\([^):]+\)' "$moved/share/doc/longhaul/README.md" | tr -d '])(')
