@@ -315,7 +315,7 @@ void CheckpointStore::State::find_states(const std::string& key, const Chain& ch
     for (auto at = chain.links.rbegin(); at != chain.links.rend() && found.empty(); ++at) {
         const Link& link = links.at(key)[*at];
         const CommitInfo& commit = commits[link.commit_index];
-        if (link.kv_end > kv_tokens || link.kv_end == link.kv_begin) continue;
+        if (link.kv_end > kv_tokens || link.kv_end == link.kv_begin || commit.state_files.empty()) continue;
         const Segment wanted{link.kv_end - 1, link.kv_end, link.commit_index};
         if (state_files.have(commit.state_files, key, wanted, path(commit.name), progress, lines))
             found.push_back(wanted);

@@ -312,7 +312,12 @@ std::string Adapter::summary() const {
 std::uint64_t Adapter::fingerprint() const {
     ByteWriter writer;
     writer.put(tensors_.fingerprint());
-    for (const auto& [module, pair] : pairs_) writer.put(pair.scale);
+    for (const auto& [module, pair] : pairs_) {
+        writer.put(pair.scale);
+        // All of their bytes, not samples as of a model's: an adapter may have been edited.
+        for (const TensorView* tensor : {pair.a, pair.b})
+            writer.put(XXH3_64bits(tensor->data, static_cast<std::size_t>(tensor->num_bytes)));
+    }
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }
 

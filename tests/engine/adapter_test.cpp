@@ -239,6 +239,26 @@ TEST(Adapter, IsTheSameForAnyNumberOfThreads) {
     EXPECT_EQ(together, one_by_one);
 }
 
+/// Every number of it decides the text.
+TEST(Adapter, FingerprintIsThatOfAllNumbers) {
+    const testing::ModelFolder folder;
+    const auto fingerprint = [&](std::size_t changed, const char* alpha = "3") {
+        const std::string stem = "base_model.model.model.layers.1.mlp.gate_proj.lora_";
+        std::vector<float> a = numbers(8 * 512, 1);
+        if (changed < a.size()) a[changed] += 1;
+        write_safetensors(folder.path() / "adapter_model.safetensors",
+                          {{stem + "A.weight", {"F32", {8, 512}, f32_bytes(a)}},
+                           {stem + "B.weight", {"F32", {2048, 8}, f32_bytes(numbers(2048 * 8, 2))}}});
+        folder.write("adapter_config.json",
+                     std::string(R"({"peft_type": "LORA", "r": 8, "lora_alpha": )") + alpha + "}");
+        return Adapter::open(folder.path()).fingerprint();
+    };
+    constexpr std::size_t none = 8 * 512;
+    EXPECT_EQ(fingerprint(none), fingerprint(none));
+    for (const std::size_t changed : {0, 2048, 4095}) EXPECT_NE(fingerprint(changed), fingerprint(none)) << changed;
+    EXPECT_NE(fingerprint(none, "4"), fingerprint(none));
+}
+
 // --- refusals --------------------------------------------------------------------------------------------------------
 
 const std::string layer = "base_model.model.model.layers.0.self_attn.q_proj.";  // [64, 32] in llama-llama3

@@ -22,12 +22,13 @@ class CheckpointStates : public testing::Test {
         for (int round = 0; round < 3; ++round) write_round();
     }
 
-    void write_round() {
+    void write_round(bool stores_states = true) {
         std::vector<KvFile> files{write_kv_file(folder.path(), kv_file_name(0, 0, replica.round, 0), small_identity(),
                                                 0, 4, replica.kv_sources(0, 1))};
         const std::int64_t positions = 100 + replica.round;
         const CheckpointIdentity identity = with_states().of_states();
         for (const auto& [rank, first, count] : {std::tuple{0, 0, 2}, {1, 2, 1}}) {
+            if (!stores_states) break;
             const KvExport read = [identity, first = first](std::size_t, const kernels::KvBox& box, std::byte* to,
                                                             std::size_t head_stride) {
                 for (std::int64_t i = 0; i < box.num_layers * box.num_heads; ++i)
@@ -47,13 +48,13 @@ class CheckpointStates : public testing::Test {
     std::vector<std::string> expect_states(std::int64_t positions) {
         CheckpointStore store(folder.path(), with_states(), 0);
         const auto item = store.restore("a");
-        EXPECT_TRUE(item && item->kv_tokens == 102);
+        EXPECT_TRUE(item && item->kv_tokens == 99 + replica.round);
         if (!item) return {};
         const std::vector<std::int64_t> at = positions > 0 ? std::vector{positions} : std::vector<std::int64_t>{};
         EXPECT_EQ(item->states_at, at);
         EXPECT_EQ(item->usable_positions(1000, with_states()), positions);
         EXPECT_EQ(item->usable_positions(positions - 1, with_states()), 0) << "a state cannot go back";
-        EXPECT_EQ(item->usable_positions(1000, small_identity()), 102) << "without states";
+        EXPECT_EQ(item->usable_positions(1000, small_identity()), item->kv_tokens) << "without states";
         std::vector<float> half(24), expected(24);
         for (std::int64_t i = 0; i < 2 * 3 && positions > 0; ++i) {
             for (const bool second : {false, true}) {
@@ -96,6 +97,14 @@ TEST_F(CheckpointStates, AreOlderWhereTheLastOnesAreDamaged) {
     EXPECT_FALSE(expect_states(100).empty()) << "missing";
     std::filesystem::remove(folder.file("0-0-0.0.state.h5"));
     EXPECT_FALSE(expect_states(0).empty()) << "all is computed again";
+}
+
+TEST_F(CheckpointStates, AreNotInEveryRound) {
+    write_round(false);
+    EXPECT_TRUE(expect_states(102).empty());
+    EXPECT_EQ(check_checkpoints(folder.path(), 0, {}).damage, std::vector<std::string>{});
+    write_round();
+    EXPECT_TRUE(expect_states(104).empty());
 }
 
 /// A replica keeps those of the last rounds of an item.
