@@ -178,6 +178,9 @@ class CheckpointStore {
     void read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
                        std::int64_t count, std::byte* to);
 
+    /// Of all files in the folder; 0 if it cannot be read.
+    [[nodiscard]] std::int64_t num_bytes() const;
+
     /// Removes commits that have no item in `unfinished`, with their KV files. Of epochs before `epoch` it also removes
     /// files without a commit: temporary files and KV files of unpublished rounds. Keeps the files that chains of
     /// unfinished items need, and damaged commits while any item is unfinished. Never throws: files that cannot be

@@ -98,7 +98,8 @@ struct CheckpointOptions {
     std::int64_t every_tokens = 2000;
     double every_seconds = 60;
     bool store_kv = true;
-    std::int64_t quota_bytes = 0;  ///< of KV files; when reached, rounds are written without KV. 0: no limit
+    std::int64_t quota_bytes = 0;    ///< of KV files; when reached, rounds are written without KV. 0: no limit
+    std::int64_t earlier_bytes = 0;  ///< of files of earlier launches, which count as well
 };
 
 }  // namespace longhaul::engine

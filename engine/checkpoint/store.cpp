@@ -595,6 +595,18 @@ void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head
     state_->read_segments(*state_->draft_files, found->second, key, {0, 0, kv_head, values}, first, count, to);
 }
 
+std::int64_t CheckpointStore::num_bytes() const {
+    std::int64_t sum = 0;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(state_->folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        std::error_code gone;
+        const auto size = static_cast<std::int64_t>(entry->file_size(gone));
+        if (!gone) sum += size;
+    }
+    return sum;
+}
+
 void CheckpointStore::remove_unneeded(const std::vector<std::string>& unfinished, std::int64_t epoch) noexcept {
     try {
         for (const std::string& name : state_->unneeded(unfinished, epoch)) {

@@ -63,7 +63,8 @@ CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model
       model_(model),
       layer_kind_(drafter.layer_kv_kind()),
       position_bytes_(position_bytes(model.kv_layouts()) + (layer_kind_ ? drafter.bytes_per_token() : 0)),
-      group_(group) {
+      group_(group),
+      kv_bytes_on_disk_(options.earlier_bytes) {
     if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder);
 }
 

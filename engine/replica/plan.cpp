@@ -287,6 +287,7 @@ StepHeader Replica::State::plan() {
     }
     if (hooks.stop_requested && hooks.stop_requested()) {
         header.kind = StepHeader::Kind::stop;
+        header.round = {.kv = rounds.next_contents().kv, .states = true};
         return header;
     }
     header.poll_round = rounds.active();

@@ -28,7 +28,7 @@ ReplicaOutcome Replica::run() {
         StepHeader header = s.group.is_first() ? s.plan() : StepHeader{};
         share_header(s.group, header);
         if (header.kind == StepHeader::Kind::stop) {
-            if (s.rounds.drain(s.hooks.poke)) s.begin_round({.kv = s.options.checkpoint.store_kv, .states = true});
+            if (s.rounds.drain(s.hooks.poke)) s.begin_round(header.round);
             s.rounds.drain(s.hooks.poke);
             s.outcome.stopped = true;
             break;

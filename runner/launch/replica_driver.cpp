@@ -127,7 +127,10 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     options.checkpoint.every_tokens = settings.checkpoint_tokens;
     options.checkpoint.every_seconds = settings.checkpoint_seconds;
     options.checkpoint.store_kv = settings.checkpoint_kv == "store";
-    options.checkpoint.quota_bytes = settings.checkpoint_quota;
+    // Replicas share the quota, and what earlier launches have used of it.
+    const std::int64_t replicas = world_.num_replicas();
+    options.checkpoint.quota_bytes = (settings.checkpoint_quota + replicas - 1) / replicas;
+    if (settings.checkpoint_quota > 0 && is_first()) options.checkpoint.earlier_bytes = store_.num_bytes() / replicas;
     return options;
 }
 

@@ -428,6 +428,32 @@ TEST_F(ReplicaResume, StopLeavesWhatTheNextLaunchNeeds) {
     EXPECT_GT(commits, 1);
 }
 
+// Above the quota rounds store tokens alone. What earlier launches stored counts.
+TEST_F(ReplicaResume, QuotaBoundsWhatAllLaunchesStore) {
+    Job job{base_options()};
+    job.options.checkpoint.folder = folder_;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 16;
+    job.options.checkpoint.quota_bytes = 1;  // one round reaches it
+    job.step = std::chrono::milliseconds(1);
+    job.stop_after = 100;
+    const auto kv_files = [&] {
+        return std::count_if(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator{},
+                             [](const auto& entry) { return entry.path().filename().string().ends_with(".0.h5"); });
+    };
+    JobResult first = launch(job);
+    EXPECT_GT(first.outcome.progress.checkpoint_rounds, 2);
+    EXPECT_EQ(kv_files(), 1) << "the round of the stop stores none either";
+    job.options.checkpoint.epoch = 2;
+    job.options.checkpoint.earlier_bytes = 1;
+    job.stop_after = -1;
+    const JobResult rest = launch(job, first.items);
+    EXPECT_GT(rest.outcome.progress.checkpoint_rounds, 2);
+    EXPECT_EQ(kv_files(), 1);
+    first.items.insert(rest.items.begin(), rest.items.end());
+    EXPECT_EQ(tokens_of(first.items), expected());
+}
+
 // Disk space of a long run: files are deleted with the items that need them, not at the end.
 TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
     Job job{base_options()};
