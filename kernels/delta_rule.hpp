@@ -4,10 +4,13 @@
 //
 // For value head h with key head h / values_per_key, state S [key_dim, value_dim], and row t:
 //   c     = silu(convolution of the row's inputs and those of the taps - 1 rows before it)
-//   q, k  = query and key of c, each divided by sqrt(sum of squares + delta_eps), q also by sqrt(key_dim);  v = values
-//   of c decay = exp(-exp(log_rate[h]) * softplus(rate + step_bias[h])),  step = sigmoid(step input): beta delta = step
-//   * (v
-//   - decay * S^T k),  S = decay * S + k delta^T,  out = S^T q
+//   q, k  = query and key of c, each divided by sqrt(sum of squares + delta_eps), q also by sqrt(key_dim)
+//   v     = values of c
+//   decay = exp(-exp(log_rate[h]) * softplus(rate + step_bias[h]))
+//   step  = sigmoid(step input), called beta in papers
+//   delta = step * (v - decay * S^T k)
+//   S     = decay * S + k delta^T
+//   out   = S^T q
 // Every row changes the state of the row before it in the text, one row after another, so the bits do not depend on how
 // the text is divided into passes.
 #pragma once

@@ -178,7 +178,7 @@ class CheckpointStore {
     void read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
                        std::int64_t count, std::byte* to);
 
-    /// Of all files in the folder; 0 if it cannot be read.
+    /// Of all checkpoint files in the folder. Throws InputError if it cannot be read.
     [[nodiscard]] std::int64_t num_bytes() const;
 
     /// Removes commits that have no item in `unfinished`, with their KV files. Of epochs before `epoch` it also removes

@@ -597,11 +597,9 @@ void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head
 
 std::int64_t CheckpointStore::num_bytes() const {
     std::int64_t sum = 0;
-    std::error_code error;
-    std::filesystem::directory_iterator entry(state_->folder, error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    for (const NamedFile& file : list_folder(state_->folder)) {
         std::error_code gone;
-        const auto size = static_cast<std::int64_t>(entry->file_size(gone));
+        const auto size = static_cast<std::int64_t>(std::filesystem::file_size(state_->folder / file.name, gone));
         if (!gone) sum += size;
     }
     return sum;

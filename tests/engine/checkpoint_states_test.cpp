@@ -134,8 +134,14 @@ TEST_F(CheckpointStates, OfEarlierRoundsAreRemovedWhenALaunchStarts) {
     };
     const std::vector<std::string> last_two{"0-0-1.0.state.h5", "0-0-1.1.state.h5", "0-0-2.0.state.h5",
                                             "0-0-2.1.state.h5"};
+    const std::int64_t before = CheckpointStore(folder.path(), with_states(), 0).num_bytes();
+    std::int64_t removed = 0;
+    for (const char* name : {"0-0-0.0.state.h5", "0-0-0.1.state.h5"})
+        removed += static_cast<std::int64_t>(std::filesystem::file_size(folder.file(name)));
     EXPECT_EQ(after_start(), last_two);
     EXPECT_EQ(after_start(), last_two);
+    EXPECT_EQ(CheckpointStore(folder.path(), with_states(), 0).num_bytes(), before - removed);
+    EXPECT_GT(removed, 0);
     EXPECT_TRUE(expect_states(102).empty());
     EXPECT_EQ(check_checkpoints(folder.path(), 0, {}).damage, std::vector<std::string>{});
     write_round();
