@@ -12,6 +12,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/tensor_names.hpp"
+#include "engine/model/weight_loading.hpp"
 
 namespace longhaul::engine {
 namespace {

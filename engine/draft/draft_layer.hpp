@@ -33,6 +33,9 @@
 #include "engine/model/decoder_layers.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/output_head.hpp"
+#include "engine/model/split.hpp"
+#include "engine/model/tensor_source.hpp"
+#include "engine/model/weight_plan.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {

@@ -13,6 +13,8 @@
 #include "engine/model/compute_context.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
+#include "engine/model/tensor_source.hpp"
+#include "engine/model/weight_loading.hpp"
 #include "kernels/numerics.hpp"
 
 namespace longhaul::engine {

@@ -19,6 +19,7 @@
 #include "engine/draft/draft_options.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/weight_plan.hpp"
 #include "engine/model/weights.hpp"
 #include "kernels/device.hpp"
 

@@ -17,6 +17,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/grouped_matrix.hpp"
+#include "engine/model/split.hpp"
 #include "engine/model/stored_matrix.hpp"
 
 namespace longhaul::engine {

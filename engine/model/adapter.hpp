@@ -11,7 +11,7 @@
 
 #include "engine/model/config.hpp"
 #include "engine/model/safetensors.hpp"
-#include "engine/model/weights.hpp"
+#include "engine/model/weight_plan.hpp"
 
 namespace longhaul::engine {
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/numerics.hpp"
+
 namespace longhaul::engine {
 
 void apply_norm(kernels::Device& device, const Norm& norm, const float* x, std::int64_t num_rows, std::int64_t width,

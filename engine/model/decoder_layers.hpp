@@ -15,6 +15,7 @@
 #include "engine/model/linear_attention.hpp"
 #include "engine/model/pass.hpp"
 #include "engine/model/rope.hpp"
+#include "engine/model/split.hpp"
 #include "engine/model/taps.hpp"
 #include "engine/model/weights.hpp"
 

@@ -7,6 +7,7 @@
 
 #include "engine/error.hpp"
 #include "kernels/convert.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::engine {
 

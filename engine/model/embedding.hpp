@@ -7,6 +7,7 @@
 
 #include "engine/model/compute_context.hpp"
 #include "engine/model/pass.hpp"
+#include "engine/model/split.hpp"
 
 namespace longhaul::engine {
 

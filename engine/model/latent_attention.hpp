@@ -7,6 +7,7 @@
 
 #include "engine/model/compute_context.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/split.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {

@@ -8,6 +8,7 @@
 #include "engine/model/embedding.hpp"
 #include "engine/model/model_loading.hpp"
 #include "engine/model/output_head.hpp"
+#include "engine/model/split.hpp"
 #include "engine/model/taps.hpp"
 #include "engine/parallel/device_group.hpp"
 

@@ -18,7 +18,7 @@
 
 namespace longhaul::engine {
 
-struct Split;  // engine/model/weights.hpp
+struct Split;  // engine/model/split.hpp
 
 /// Storage type of the weights. Activations are f32 with fp32 weights and bf16 otherwise. With int4 the embedding and
 /// the head, whose errors have the largest effect, are int8.

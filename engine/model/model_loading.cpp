@@ -14,6 +14,9 @@
 #include "engine/error.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/model_plan.hpp"
+#include "engine/model/tensor_source.hpp"
+#include "engine/model/weight_loading.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::engine {
 namespace {

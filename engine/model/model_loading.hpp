@@ -11,6 +11,8 @@
 
 #include "engine/model/model.hpp"
 #include "engine/model/packed_file.hpp"
+#include "engine/model/split.hpp"
+#include "engine/model/weight_plan.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {

@@ -15,6 +15,7 @@
 #include "engine/model/linear_attention.hpp"
 #include "engine/model/stored_matrix.hpp"
 #include "engine/model/tensor_names.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::engine {
 namespace {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "engine/model/model.hpp"
+#include "engine/model/split.hpp"
+#include "engine/model/weight_plan.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {

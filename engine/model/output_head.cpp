@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/numerics.hpp"
+
 namespace longhaul::engine {
 namespace {
 

@@ -7,6 +7,7 @@
 
 #include "engine/model/compute_context.hpp"
 #include "engine/model/logits.hpp"
+#include "engine/model/split.hpp"
 #include "engine/parallel/group.hpp"
 
 namespace longhaul::engine {

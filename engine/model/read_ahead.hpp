@@ -1,5 +1,5 @@
 // Prefetches mapped files in a background thread, in the order in which they will be read, so that the disk gets large
-// requests while processors pack earlier weights. Used by FolderSource (weights.hpp).
+// requests while processors pack earlier weights. Used by FolderSource (tensor_source.hpp).
 #pragma once
 
 #include <condition_variable>

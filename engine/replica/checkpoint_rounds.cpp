@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/bytes.hpp"
-#include "engine/model/weights.hpp"
+#include "engine/model/split.hpp"
 
 namespace longhaul::engine {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
-#include "engine/model/weights.hpp"
+#include "engine/model/split.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/run/draft_corpus.hpp"

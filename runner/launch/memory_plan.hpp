@@ -10,7 +10,7 @@
 #include "engine/kv/partial_kv.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/model.hpp"
-#include "engine/model/weights.hpp"
+#include "engine/model/split.hpp"
 #include "kernels/device.hpp"
 #include "runner/job/settings.hpp"
 

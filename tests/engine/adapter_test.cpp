@@ -17,6 +17,8 @@
 #include "engine/json.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/stored_matrix.hpp"
+#include "engine/model/split.hpp"
+#include "engine/model/weight_plan.hpp"
 #include "engine/model/weights.hpp"
 #include "kernels/device.hpp"
 #include "tests/engine/config_folder.hpp"

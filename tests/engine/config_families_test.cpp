@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/model/rope.hpp"
-#include "engine/model/weights.hpp"
+#include "engine/model/split.hpp"
 #include "tests/engine/config_folder.hpp"
 
 namespace longhaul::engine {

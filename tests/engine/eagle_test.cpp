@@ -10,6 +10,7 @@
 
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/tree_growth.hpp"
+#include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "tests/engine/draft_layer_harness.hpp"
 #include "tests/engine/replica_harness.hpp"

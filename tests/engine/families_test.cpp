@@ -7,6 +7,7 @@
 #include <array>
 
 #include "engine/json.hpp"
+#include "engine/model/split.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/replica_harness.hpp"
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/draft/drafter.hpp"
+#include "engine/error.hpp"
 #include "tests/engine/draft_layer_harness.hpp"
 #include "tests/engine/replica_harness.hpp"
 #include "tests/engine/text_distribution.hpp"

@@ -12,7 +12,12 @@
 #include "engine/model/compute_context.hpp"
 #include "engine/model/decoder_layers.hpp"
 #include "engine/model/model_plan.hpp"
+#include "engine/model/split.hpp"
 #include "engine/model/tensor_names.hpp"
+#include "engine/model/tensor_source.hpp"
+#include "engine/model/weight_loading.hpp"
+#include "engine/model/weight_plan.hpp"
+#include "kernels/numerics.hpp"
 #include "tests/engine/model_harness.hpp"
 
 namespace longhaul::engine {

@@ -13,6 +13,7 @@
 
 #include "engine/json.hpp"
 #include "engine/model/safetensors.hpp"
+#include "engine/model/split.hpp"
 
 namespace longhaul::engine {
 namespace {

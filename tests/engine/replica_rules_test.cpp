@@ -11,6 +11,7 @@
 #include <set>
 
 #include "engine/draft/methods.hpp"
+#include "engine/error.hpp"
 #include "engine/verify/verifier.hpp"
 #include "tests/engine/draft_layer_harness.hpp"
 #include "tests/engine/text_distribution.hpp"

@@ -1,0 +1,170 @@
+#include "engine/model/tensor_names.hpp"
+
+#include <map>
+#include <utility>
+
+namespace longhaul::engine {
+namespace {
+
+/// Of a text model whose own names follow `prefix`: "model." alone, or in a folder with images.
+TensorNames decoder_below(const std::string& prefix, TensorNames names) {
+    names.embedding = prefix + "embed_tokens";
+    names.layers = prefix + "layers.";
+    names.final_norm = prefix + "norm";
+    return names;
+}
+
+/// Folders with images whose whole text model, its head too, is below "language_model.".
+TensorNames with_head_below(TensorNames names) {
+    names = decoder_below("language_model.model.", std::move(names));
+    names.head = "language_model.lm_head";
+    return names;
+}
+
+/// Latent attention, and layers for multi-token prediction as DeepSeek-V3 has them.
+TensorNames latent() {
+    TensorNames names;
+    names.query_down = "self_attn.q_a_proj";
+    names.query_norm = "self_attn.q_a_layernorm";
+    names.query_up = "self_attn.q_b_proj";
+    names.kv_down = "self_attn.kv_a_proj_with_mqa";
+    names.kv_norm = "self_attn.kv_a_layernorm";
+    names.kv_up = "self_attn.kv_b_proj";
+    names.mtp_marker = "eh_proj.weight";
+    return names;
+}
+
+TensorNames glm4_moe() {
+    TensorNames names;
+    names.mtp_marker = "eh_proj.weight";
+    return names;
+}
+
+TensorNames glm4() {
+    TensorNames names;
+    names.attention_out_norm = "post_self_attn_layernorm";
+    names.mlp_out_norm = "post_mlp_layernorm";
+    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
+TensorNames gpt_oss() {
+    TensorNames names;
+    names.router = "mlp.router";
+    return names;
+}
+
+/// Mixtures of experts with a gate on the shared one.
+TensorNames qwen_moe() {
+    TensorNames names;
+    names.shared_up = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"};
+    names.shared_down = "mlp.shared_expert.down_proj";
+    names.shared_gate = "mlp.shared_expert_gate";
+    return names;
+}
+
+TensorNames mixtral() {
+    TensorNames names;
+    names.router = "block_sparse_moe.gate";
+    names.score_correction = "block_sparse_moe.e_score_correction_bias";
+    names.experts = "block_sparse_moe.experts.";
+    names.expert_up = {"w1", "w3"};
+    names.expert_down = "w2";
+    return names;
+}
+
+/// NormPlace::output.
+TensorNames olmo() {
+    TensorNames names;
+    names.attention_norm = names.mlp_norm = "";
+    names.attention_out_norm = "post_attention_layernorm";
+    names.mlp_out_norm = "post_feedforward_layernorm";
+    return names;
+}
+
+TensorNames phi3() {
+    TensorNames names;
+    names.query = "self_attn.qkv_proj";
+    names.key = names.value = "";
+    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
+TensorNames gemma3() {
+    TensorNames names;
+    names.attention_out_norm = "post_attention_layernorm";
+    names.mlp_norm = "pre_feedforward_layernorm";
+    names.mlp_out_norm = "post_feedforward_layernorm";
+    return names;
+}
+
+/// `prefix`: see decoder_below.
+TensorNames gemma4(const std::string& prefix) {
+    TensorNames names = decoder_below(prefix, gemma3());
+    names.output_scale = "layer_scalar";
+    names.layer_embedding = prefix + "embed_tokens_per_layer";
+    names.layer_projection = prefix + "per_layer_model_projection";
+    names.layer_projection_norm = prefix + "per_layer_projection_norm";
+    names.embedding_gate = "per_layer_input_gate";
+    names.embedding_output = "per_layer_projection";
+    names.embedding_out_norm = "post_per_layer_input_norm";
+    names.router = "router.proj";
+    names.router_norm = "router.scale";
+    names.expert_scales = "router.per_expert_scale";
+    names.experts = "experts.";
+    names.expert_norm = "pre_feedforward_layernorm_2";
+    names.expert_out_norm = "post_feedforward_layernorm_2";
+    names.shared_up = names.up;  // the MLP beside the experts
+    names.shared_down = names.down;
+    names.shared_out_norm = "post_feedforward_layernorm_1";
+    return names;
+}
+
+TensorNames opt() {
+    TensorNames names;
+    names.embedding = "model.decoder.embed_tokens";
+    names.positions = "model.decoder.embed_positions";
+    names.project_in = "model.decoder.project_in";
+    names.project_out = "model.decoder.project_out";
+    names.final_norm = "model.decoder.final_layer_norm";
+    names.layers = "model.decoder.layers.";
+    names.attention_norm = "self_attn_layer_norm";
+    names.output = "self_attn.out_proj";
+    names.mlp_norm = "final_layer_norm";
+    names.up = {"fc1"};
+    names.down = "fc2";
+    return names;
+}
+
+}  // namespace
+
+const TensorNames& tensor_names(const ModelConfig& config) {
+    static const std::string with_images = "model.language_model.";
+    static const TensorNames llama, of_latent = latent();
+    static const std::map<std::string, TensorNames> by_type = {
+        {"gemma3", with_head_below(gemma3())},
+        {"gemma3_text", gemma3()},
+        {"gemma4", gemma4(with_images)},
+        {"gemma4_text", gemma4("model.")},
+        {"glm4", glm4()},
+        {"glm4_moe", glm4_moe()},
+        {"gpt_oss", gpt_oss()},
+        {"minimax_m2", mixtral()},
+        {"mistral3", with_head_below({})},
+        {"mixtral", mixtral()},
+        {"olmo2", olmo()},
+        {"olmo3", olmo()},
+        {"opt", opt()},
+        {"phi3", phi3()},
+        {"qwen2_moe", qwen_moe()},
+        {"qwen3_5", decoder_below(with_images, {})},
+        {"qwen3_5_moe", decoder_below(with_images, qwen_moe())},
+        {"qwen3_5_moe_text", qwen_moe()},
+        {"qwen3_next", qwen_moe()},
+    };
+    if (config.has_latent_attention()) return of_latent;
+    const auto found = by_type.find(config.model_type);
+    return found == by_type.end() ? llama : found->second;
+}
+
+}  // namespace longhaul::engine
