@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Unit tests under AddressSanitizer and UndefinedBehaviorSanitizer: build-asan, without unity files and precompiled
-# headers, so that each source also must compile by itself. About twelve minutes on two cores, mostly compiling.
+# headers, so that each source also must compile by itself. Then the emulated GPU's kernels under the check for races in
+# shared memory: build-gpu-races, tests/cuda_emulation/race_check.hpp. About twenty minutes on two cores, a half of them
+# compiling.
 #
 # Left out to save time: statistical tests (rules_test), which repeat the same code millions of times; the emulated GPU
 # (device_test, cases named emulated), whose threads are fibers with stacks unknown to AddressSanitizer; tests under
@@ -38,20 +40,31 @@ run() {  # NAME COMMAND…
   cat "build-asan/$1.log" >&2
   return 1
 }
-start=$SECONDS
-for name in "${programs[@]}"; do
-  shards=()
+run_shards() {  # NAME PROGRAM FILTER
+  local shard shards=()
   for ((shard = 0; shard < GTEST_TOTAL_SHARDS; ++shard)); do
-    GTEST_SHARD_INDEX=$shard run "$name.$shard" "build-asan/tests/$name" "--gtest_filter=-${without[$name]:-}" &
+    GTEST_SHARD_INDEX=$shard run "$1.$shard" "$2" "--gtest_filter=$3" &
     shards+=($!)
   done
-  for shard in "${shards[@]}"; do wait "$shard" || failed+=("$name"); done
+  for shard in "${shards[@]}"; do wait "$shard" || failed+=("$1"); done
+}
+start=$SECONDS
+for name in "${programs[@]}"; do
+  run_shards "$name" "build-asan/tests/$name" "-${without[$name]:-}"
 done
 for name in "${replays[@]}"; do
   run "fuzz.$name" "build-asan/tests/${name}_replay" 3000 tests/fuzz/corpus/"$name"/* || failed+=("fuzz.$name")
 done
+
+cmake --preset gpu-races -DLONGHAUL_UNITY=ON >build-asan/configure-gpu-races.log 2>&1 || {
+  cat build-asan/configure-gpu-races.log >&2
+  exit 1
+}
+cmake --build --preset gpu-races
+run_shards gpu-races build-gpu-races/tests/kernels_test "*/cuda*:RacesOfKernels*:-*GpuGrids*:*LargeBoxes*"
+
 if [ "${#failed[@]}" -ne 0 ]; then
   echo "error: sanitizers: ${failed[*]}" >&2
   exit 1
 fi
-echo "sanitizers: ${programs[*]} and tests/fuzz ran without a finding ($((SECONDS - start)) s)"
+echo "sanitizers: ${programs[*]}, tests/fuzz and gpu-races ran without a finding ($((SECONDS - start)) s)"

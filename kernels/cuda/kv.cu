@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) head_norm_kernel(H
     float sum = 0.0F;
     for (int i = lane; lane < 16 && i < args.head_dim; i += 16) sum = __fmaf_rn(x[i], x[i], sum);
     sum = __shfl_sync(full_warp, lane_tree(sum), 0);
+    __syncwarp();  // all lanes write what lanes 0 to 15 have read
     const float scale = 1.0F / __fsqrt_rn(sum / static_cast<float>(args.head_dim) + args.eps);
     for (int i = lane; i < args.head_dim; i += warp_size) x[i] = (x[i] * scale) * gain[i];
 }

@@ -42,6 +42,8 @@ __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std
 /// the matmul fetches its first weights meanwhile.
 template <DType type>
 __global__ void __launch_bounds__(max_row_threads) quantize_inputs(QuantizeJob job) {
+    // Before the wait: the matmul fetches weights while even the call before this one runs, and no call of a pass
+    // writes weights.
     let_next_start();
     wait_for_previous();
     constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale

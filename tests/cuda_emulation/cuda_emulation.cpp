@@ -40,6 +40,7 @@ struct Warp {
     int num_waiting = 0;
     std::int64_t generation = 0;  ///< of the warp's barrier
     bool exchanges = false;       ///< the waiting lanes exchange values
+    std::uint32_t synced = 0;     ///< barriers that were no exchange: a GPU orders accesses by these alone
     alignas(16) std::byte table[2][warp_lanes][exchange_bytes]{};
 };
 
@@ -87,6 +88,7 @@ struct Lane {
     boost::context::fiber fiber;  ///< while it does not run
     Warp* warp = nullptr;
     Block* block = nullptr;
+    int thread = 0;  ///< within the block
     int number = 0;  ///< within the warp
     State state = State::done;
     std::int64_t awaited = 0;  ///< barrier generation that ends its wait
@@ -105,6 +107,7 @@ struct Block {
     uint3 index{};
     Warp barrier;
     int num_running = 0;
+    SharedShadow shadow;
     std::unique_ptr<std::byte, Free> shared{
         static_cast<std::byte*>(std::aligned_alloc(1024, cluster_shared_bytes + (1 << 10)))};
 };
@@ -130,6 +133,7 @@ class Processor {
     /// Throws std::logic_error unless these bytes are a multiple of 16 and within the block's shared memory.
     void check_piece(const char* operation, const void* data, std::size_t num_bytes = 16, std::size_t unit = 16);
     void copy_later(const BulkCopy& copy);
+    void note_access(const void* at, std::size_t num_bytes, Access access, const void* place);
 
   private:
     void begin(dim3 block, const std::vector<uint3>& indices, std::size_t shared_bytes);
@@ -148,6 +152,7 @@ class Processor {
     void deliver(const Mbarrier* barrier);
     void open(Warp& barrier) {
         barrier.num_waiting = 0;
+        if (!barrier.exchanges) ++barrier.synced;
         barrier.exchanges = false;
         ++barrier.generation;
     }
@@ -225,6 +230,7 @@ void Processor::begin(dim3 block, const std::vector<uint3>& indices, std::size_t
     shared_bytes_ = shared_bytes;
     for (std::size_t b = 0; b < indices.size(); ++b) {
         blocks_[b].index = indices[b];
+        blocks_[b].shadow.begin_block();
         blocks_[b].barrier = Warp{};
         blocks_[b].barrier.num_lanes = blocks_[b].num_running = num_threads_;
         std::fill_n(blocks_[b].shared.get(), shared_bytes + guard_bytes, untouched);
@@ -235,6 +241,7 @@ void Processor::begin(dim3 block, const std::vector<uint3>& indices, std::size_t
         const auto flat = static_cast<unsigned>(thread);
         lane.block = &blocks_[static_cast<std::size_t>(block_number)];
         lane.warp = &warps_[static_cast<std::size_t>(block_number * warps_per_block + thread / warp_lanes)];
+        lane.thread = thread;
         lane.number = thread % warp_lanes;
         lane.index = {flat % block.x, flat / block.x % block.y, flat / block.x / block.y};
         lane.state = State::ready;
@@ -407,6 +414,20 @@ void Processor::leave() {
     }
 }
 
+/// A race is reported at the end of the kernel: nothing may be thrown from within an instruction.
+void Processor::note_access(const void* at, std::size_t num_bytes, Access access, const void* place) {
+    if (current_ == nullptr || failure_ != nullptr) return;
+    Block& mine = block();
+    const auto first = reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(mine.shared.get());
+    if (first >= shared_bytes_) return;
+    const Moment now{.thread = static_cast<std::uint32_t>(lane().thread),
+                     .block_barriers = static_cast<std::uint32_t>(mine.barrier.generation + cluster_.generation),
+                     .warp_barriers = warp().synced};
+    const std::string race = mine.shadow.note(first, num_bytes, access, now, place);
+    if (race.empty()) return;
+    failure_ = std::make_exception_ptr(std::logic_error("emulated kernel: " + race));
+}
+
 Processor& here() {
     if (processor == nullptr) throw std::logic_error("emulated device code outside of a kernel");
     return *processor;
@@ -502,8 +523,13 @@ void copy_bulk(void* to, const void* from, std::size_t num_bytes, Mbarrier* barr
     }
 }
 
+void note_access(const void* at, std::size_t num_bytes, Access access, const void* place) {
+    if (processor != nullptr) processor->note_access(at, num_bytes, access, place);
+}
+
 void check_matrix_row(const void* row) {
     here().check_piece("ldmatrix", row);
+    if (checks_races) note_access(row, 16, Access::read, __builtin_return_address(0));
 }
 
 void copy_later(void* to, const void* from, std::size_t num_bytes) {
@@ -511,6 +537,7 @@ void copy_later(void* to, const void* from, std::size_t num_bytes) {
     if (reinterpret_cast<std::uintptr_t>(from) % num_bytes != 0) {
         throw std::logic_error("cp.async: reads at no multiple of " + std::to_string(num_bytes) + " bytes");
     }
+    if (checks_races) note_access(to, num_bytes, Access::copy_begins, __builtin_return_address(0));
     std::memset(to, 0xff, num_bytes);  // the old contents are undefined from now on
     Lane& lane = here().lane();
     lane.copies.push_back({to, from, num_bytes, lane.group});
@@ -522,7 +549,9 @@ void wait(int pending) {
     Lane& lane = here().lane();
     const auto arrives = [&](const PendingCopy& copy) { return copy.group < lane.group - pending; };
     for (const PendingCopy& copy : lane.copies) {
-        if (arrives(copy)) std::memcpy(copy.to, copy.from, copy.num_bytes);
+        if (!arrives(copy)) continue;
+        if (checks_races) note_access(copy.to, copy.num_bytes, Access::copy_arrives, __builtin_return_address(0));
+        std::memcpy(copy.to, copy.from, copy.num_bytes);
     }
     lane.copies.erase(std::remove_if(lane.copies.begin(), lane.copies.end(), arrives), lane.copies.end());
 }

@@ -11,6 +11,8 @@
 // unaligned copies and matrices, use of shared memory beyond the requested size, warp operations with missing lanes. A
 // launch stays in its stream until something waits for it (runtime.cpp).
 //
+// A build with LONGHAUL_GPU_RACES also reports races in shared memory (race_check.hpp).
+//
 // Not emulated: time, races between blocks, the rounding of tensor cores within one mma (here: a sum of exact products,
 // rounded once).
 #pragma once
@@ -26,6 +28,7 @@
 
 #include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "tests/cuda_emulation/race_check.hpp"
 
 // NOLINTBEGIN(bugprone-reserved-identifier): these are CUDA's names.
 #define __global__
@@ -90,6 +93,14 @@ namespace emulation {
 
 /// Whether LONGHAUL_EMULATION_ORDER=reverse is set.
 bool reversed();
+#ifdef LONGHAUL_GPU_RACES
+constexpr bool checks_races = true;
+#else
+constexpr bool checks_races = false;
+#endif
+/// Notes an access of the current thread, if there is one; what is not in its block's shared memory is ignored. A race
+/// makes run() throw std::logic_error at the end of the kernel. `place`: of the instruction.
+void note_access(const void* at, std::size_t num_bytes, Access access, const void* place);
 /// Queues an operation after all earlier ones on the stream.
 void ask(NativeStream stream, std::function<void()> operation);
 /// Runs `body` once for each thread of each block. Throws what a thread threw, and std::logic_error if some threads
