@@ -257,7 +257,7 @@ HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<con
     target_.device().gather(states.data(), all, states.width(), x.data());
     const HiddenStates input = side_by_side(embedded, states);
     layers_->begin(rows, sequences);
-    layers_->run(0, 1, x.data(), nullptr, {.rows = input.data(), .width = 2 * config_.layer.hidden_size});
+    layers_->run(0, 1, x.data(), {.input = {.rows = input.data(), .width = 2 * config_.layer.hidden_size}});
     target_.context().finish();
     return x;
 }

@@ -6,6 +6,12 @@
 
 namespace longhaul::engine {
 
+std::vector<float> to_host(kernels::Device& device, const kernels::Buffer& vector) {
+    std::vector<float> values(vector.num_bytes() / sizeof(float));
+    if (vector) device.download(values.data(), vector.data(), vector.num_bytes());
+    return values;
+}
+
 void apply_norm(kernels::Device& device, const Norm& norm, const float* x, std::int64_t num_rows, std::int64_t width,
                 kernels::DType act, std::byte* out, std::int64_t out_stride) {
     const auto* gain = norm.gain.as<float>();
@@ -62,6 +68,14 @@ const std::byte* ComputeContext::normalised(const Norm& norm, Residual& rows) {
     device.add_rms_norm(rows.x, to_add, norm.gain.as<float>(), norm.eps, rows.num_rows, rows.width, act, out,
                         kernels::padded_inputs(rows.width));
     return out;
+}
+
+const std::byte* ComputeContext::block_input(NormPlace place, const Norm& norm, Residual& rows) {
+    return place == NormPlace::after ? rounded(rows.x, rows.width, rows.num_rows) : normalised(norm, rows);
+}
+
+void ComputeContext::norm_in_place(const Norm& norm, float* x, std::int64_t num_rows, std::int64_t width) {
+    apply_norm(device, norm, x, num_rows, width, kernels::DType::f32, reinterpret_cast<std::byte*>(x), width);
 }
 
 void ComputeContext::add(Residual& rows) {

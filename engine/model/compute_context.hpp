@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "engine/model/weights.hpp"
 #include "engine/parallel/device_group.hpp"
@@ -64,6 +65,10 @@ struct ComputeContext {
     /// Matmul input: the rows after adding rows.to_add (if set), normed (only rounded if `norm` is empty).
     const std::byte* normalised(const Norm& norm, Residual& rows);
     const std::byte* normalised(const Norm& norm, const float* x, std::int64_t width, std::int64_t num_rows);
+    /// Input of a block's first matmul: the rows, normed, or only rounded if the layer norms after its blocks.
+    const std::byte* block_input(NormPlace place, const Norm& norm, Residual& rows);
+    /// Norms the rows x, f32 [num_rows, width].
+    void norm_in_place(const Norm& norm, float* x, std::int64_t num_rows, std::int64_t width);
     /// Adds rows.to_add to the residual stream, if set.
     void add(Residual& rows);
     /// Waits for the device, so that callers measure completed work. Throws if a collective can never complete.
@@ -72,6 +77,9 @@ struct ComputeContext {
   private:
     std::byte* inputs(std::int64_t width, std::int64_t num_rows);
 };
+
+/// The numbers of a vector of weights, f32; none if the model does not have it.
+std::vector<float> to_host(kernels::Device& device, const kernels::Buffer& vector);
 
 /// out [num_rows, out_stride] of `act` = the rows x, f32 [num_rows, width], normed by `norm`, which must not be empty.
 /// `out` may be `x` if the norm is a layer norm and `act` is f32.

@@ -22,18 +22,6 @@ KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
     return {};
 }
 
-kernels::Gate gate_of(const LayerConfig& kind) {
-    if (kind.activation == Activation::swiglu_oai) return kernels::Gate::swiglu_oai;
-    return kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
-}
-
-/// The numbers of a vector of weights.
-std::vector<float> on_host(kernels::Device& device, const Buffer& vector) {
-    std::vector<float> values(vector.num_bytes() / sizeof(float));
-    if (vector) device.download(values.data(), vector.data(), vector.num_bytes());
-    return values;
-}
-
 }  // namespace
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
@@ -43,6 +31,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       split_(split),
       latent_(context, config, split),
       linear_(context),
+      feed_forward_(context, config, split, weights),
       weights_(weights),
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
@@ -57,9 +46,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
     for (const LayerWeights& w : weights) {
-        score_corrections_.push_back(on_host(context.device, w.score_correction));
-        expert_scales_.push_back(on_host(context.device, w.expert_scales));
-        output_scales_.push_back(on_host(context.device, w.output_scale));
+        output_scales_.push_back(to_host(context.device, w.output_scale));
     }
     const auto norms_values = [](const LayerConfig& kind) { return kind.value_norm; };
     if (std::any_of(config.layers.begin(), config.layers.end(), norms_values)) {
@@ -149,29 +136,18 @@ void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {
     first_prompt_row_ = num_prompt_rows_ == 0 ? 0 : first - rows.begin();
 }
 
-const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, Residual& rows) {
-    return place == NormPlace::after ? context_.rounded(rows.x, rows.width, rows.num_rows)
-                                     : context_.normalised(norm, rows);
-}
-
-/// The rows x, f32 [rows, hidden].
-void DecoderLayers::norm_in_place(const Norm& norm, float* x) {
-    apply_norm(context_.device, norm, x, num_rows_, config_.hidden_size, kernels::DType::f32,
-               reinterpret_cast<std::byte*>(x), config_.hidden_size);
-}
-
 // Sets rows.to_add to `sum` plus the bias, normed if the block's output has a norm, times the layer's factor. For
 // post-norm layers, adds it and applies the norm.
 void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* sum,
                                 Residual& rows) {
     if (bias) context_.device.add_bias(sum, bias.as<float>(), rows.num_rows, rows.width);
-    if (kind.norms_outputs()) norm_in_place(norms.out, sum);
+    if (kind.norms_outputs()) context_.norm_in_place(norms.out, sum, rows.num_rows, rows.width);
     if (kind.block_scale != 1.0)
         context_.device.scale(sum, static_cast<float>(kind.block_scale), rows.num_rows * rows.width);
     rows.to_add = sum;
     if (kind.norm_place != NormPlace::after) return;
     context_.add(rows);
-    norm_in_place(norms.in, rows.x);
+    context_.norm_in_place(norms.in, rows.x, rows.num_rows, rows.width);
 }
 
 std::byte* DecoderLayers::queries() {
@@ -236,14 +212,14 @@ const std::byte* DecoderLayers::attend_gated(std::int64_t layer, const std::byte
 }
 
 // What a layer's heads make of its input, act [rows, inputs of the output projection].
-const std::byte* DecoderLayers::mix(std::int64_t layer, const std::byte* input) {
+const std::byte* DecoderLayers::mix(std::int64_t layer, const std::byte* input, const LayerPass& pass) {
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     if (kind.linear)
         return linear_.attend(w.linear, layout_of(layer), places_[layer].index, input, num_rows_, w.output.num_inputs);
     std::byte* q = queries();
     project_qkv(layer, input, q);
-    if (before_attention_ && !kind.shares_kv) before_attention_({places_[layer], q, split_.num_heads});
+    if (pass.before_attention && !kind.shares_kv) pass.before_attention({places_[layer], q, split_.num_heads});
     if (kind.output_gate) return attend_gated(layer, input);
     const std::byte* heads = attend(layer);
     return config_.has_latent_attention() ? latent_.values(w.latent, heads, num_rows_, w.output.num_inputs) : heads;
@@ -268,145 +244,21 @@ void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std:
 }
 
 // x += Wo attention(rope(Wqkv norm(x)))
-void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const LayerInput& given) {
+void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const LayerInput& given,
+                                    const LayerPass& pass) {
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     const std::byte* input = given.rows != nullptr ? context_.rounded(given.rows, given.width, num_rows_)
-                                                   : enter_block(kind.norm_place, w.attention_norm, rows);
-    const std::byte* heads = mix(layer, input);
+                                                   : context_.block_input(kind.norm_place, w.attention_norm, rows);
+    const std::byte* heads = mix(layer, input, pass);
     float* out = context_.sum.floats(num_rows_ * rows.width);
     context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
     context_.sums.all_reduce(out, num_rows_ * rows.width);
     leave_block(kind, {w.attention_norm, w.attention_out_norm}, w.output_bias, out, rows);
 }
 
-// active = activation(Wgate x) * Wup x, or relu(Wup x)
-void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::byte* active) {
-    kernels::Device& device = context_.device;
-    const kernels::DType act = context_.act;
-    const LayerWeights& w = weights_[layer];
-    const LayerConfig& kind = config_.layer(layer);
-    const std::int64_t width = w.down.num_inputs;
-    float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
-    if (w.gate_up.gated)
-        return device.gated_matmul(w.gate_up, gate_of(kind), input, w.gate_up.num_inputs, num_rows_, gate_up, act,
-                                   active, width);
-    device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up);
-    if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows_, w.gate_up.num_outputs);
-    if (kind.gated) return device.gate_mul(gate_of(kind), gate_up, num_rows_, width, act, active, width);
-    device.relu(gate_up, num_rows_, width, act, active, width);
-}
-
-// out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or its shared expert
-void DecoderLayers::compute_mlp(std::int64_t layer, const std::byte* input, float* out) {
-    const LayerWeights& w = weights_[layer];
-    const std::int64_t width = w.down.num_inputs;
-    std::byte* active =
-        context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
-    activate(layer, input, active);
-    context_.device.layer_matmul(w.down, active, width, num_rows_, out);
-    context_.sums.all_reduce(out, num_rows_ * config_.hidden_size);
-}
-
-ExpertRouting DecoderLayers::choose_experts(std::int64_t layer, const std::byte* input) {
-    const LayerWeights& w = weights_[layer];
-    const Matrix& router = w.router;
-    std::vector<float> logits(static_cast<std::size_t>(num_rows_ * router.num_outputs));
-    float* on_device = context_.projected.floats(std::ssize(logits));
-    context_.device.matmul(router, input, router.num_inputs, num_rows_, on_device);
-    if (w.router_bias) context_.device.add_bias(on_device, w.router_bias.as<float>(), num_rows_, router.num_outputs);
-    context_.device.download(logits.data(), reinterpret_cast<const std::byte*>(on_device),
-                             logits.size() * sizeof(float));
-    const auto at = static_cast<std::size_t>(layer);
-    return route(logits, config_.layer(layer).experts, score_corrections_[at], expert_scales_[at]);
-}
-
-// y = what `matrix` of each expert makes of the expert's copies x, act [copies, x_stride].
-void DecoderLayers::multiply_copies(std::span<const Expert> experts, Matrix Expert::*matrix,
-                                    const ExpertRouting& routing, const std::byte* x, std::int64_t x_stride, float* y) {
-    const std::int64_t row_bytes = x_stride * static_cast<std::int64_t>(kernels::bytes_of(context_.act));
-    std::vector<kernels::MatmulCall> calls;
-    for (std::size_t e = 0; e < experts.size(); ++e) {
-        const Matrix& w = experts[e].*matrix;
-        const std::int64_t first = routing.first_copies[e], count = routing.first_copies[e + 1] - first;
-        if (count > 0) calls.push_back({&w, x + first * row_bytes, count, y + first * w.num_outputs});
-    }
-    context_.device.matmuls(calls, x_stride);
-}
-
-// y += the bias of each copy's expert, f32 [experts, width].
-void DecoderLayers::add_expert_bias(const Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y) {
-    if (!bias) return;
-    const std::int64_t size = std::ssize(routing.experts) * width;
-    float* of_copies = context_.expert_biases.floats(size);
-    context_.device.gather(bias.as<float>(), routing.experts, width, of_copies);
-    context_.device.add(y, of_copies, size);
-}
-
-// out = sum over a row's experts of weight * MLP of that expert, and of the shared expert if it has a weight. The
-// ranks' parts are added up for each expert, before the weighted sum: a sum over experts and ranks together would have
-// other bits for another number of ranks.
-void DecoderLayers::compute_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input,
-                                    float* out) {
-    kernels::Device& device = context_.device;
-    const LayerWeights& w = weights_[layer];
-    const LayerConfig& kind = config_.layer(layer);
-    const auto element = static_cast<std::int64_t>(kernels::bytes_of(context_.act));
-    const std::int64_t stride = w.router.num_inputs, width = split_.expert_intermediate, hidden = config_.hidden_size;
-
-    const std::int64_t num_copies = std::ssize(routing.rows);
-    std::byte* copies = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
-    device.gather(reinterpret_cast<const float*>(input), routing.rows, stride * element / 4,
-                  reinterpret_cast<float*>(copies));
-    float* gate_up = context_.projected.floats(num_copies * 2 * width);
-    multiply_copies(w.experts, &Expert::gate_up, routing, copies, stride, gate_up);
-    add_expert_bias(w.experts_up_bias, routing, 2 * width, gate_up);
-    std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
-    device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
-    const std::int64_t num_shared = kind.experts.shared_gate ? num_rows_ : 0;
-    float* sums = context_.expert_sums.floats((num_copies + num_shared) * hidden);
-    multiply_copies(w.experts, &Expert::down, routing, active, width, sums);
-    context_.sums.all_reduce(sums, num_copies * hidden);
-    add_expert_bias(w.experts_down_bias, routing, hidden, sums);
-    if (num_shared > 0) compute_mlp(layer, input, sums + num_copies * hidden);
-    device.weighted_sums(sums, routing.terms, kind.experts.num_terms(), hidden, out);
-}
-
-// The output of a block: its MLP, or its experts plus the shared expert, f32 [rows, hidden].
-float* DecoderLayers::compute_mlps(std::int64_t layer, Residual& rows) {
-    const LayerWeights& w = weights_[layer];
-    const LayerConfig& kind = config_.layer(layer);
-    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
-    float* out = context_.sum.floats(num_rows_ * rows.width);
-    if (kind.experts.count == 0) {
-        compute_mlp(layer, input, out);
-        return out;
-    }
-    compute_experts(layer, choose_experts(layer, input), input, out);
-    if (w.gate_up.data && !kind.experts.shared_gate) {
-        float* shared = context_.expert_sums.floats(num_rows_ * rows.width);
-        compute_mlp(layer, input, shared);
-        context_.device.add(out, shared, num_rows_ * rows.width);
-    }
-    return out;
-}
-
-// The same if router, experts and shared expert norm the rows each for itself, and their outputs are normed.
-float* DecoderLayers::compute_normed_mlps(std::int64_t layer, Residual& rows) {
-    const LayerWeights& w = weights_[layer];
-    const ExpertRouting routing = choose_experts(layer, context_.normalised(w.router_norm, rows));
-    float* out = context_.sum.floats(num_rows_ * rows.width);
-    compute_experts(layer, routing, context_.normalised(w.expert_norm, rows), out);
-    norm_in_place(w.expert_out_norm, out);
-    float* shared = context_.expert_sums.floats(num_rows_ * rows.width);
-    compute_mlp(layer, context_.normalised(w.mlp_norm, rows), shared);
-    norm_in_place(w.shared_out_norm, shared);
-    context_.device.add(out, shared, num_rows_ * rows.width);
-    return out;
-}
-
 // x += norm(W (gelu(Wgate x) * the layer's embedding))
-void DecoderLayers::embedding_block(std::int64_t layer, Residual& rows) {
+void DecoderLayers::embedding_block(std::int64_t layer, Residual& rows, const float* embeddings) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
     const std::int64_t width = w.embedding_gate.num_outputs, padded = w.embedding_output.num_inputs;
@@ -416,33 +268,32 @@ void DecoderLayers::embedding_block(std::int64_t layer, Residual& rows) {
                         num_rows_, gates);
     std::byte* const active =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * padded) * kernels::bytes_of(context_.act));
-    device.output_gate(kernels::OutputGate::gelu, gates, width, layer_embeddings_ + layer * num_rows_ * width,
-                       num_rows_, width, context_.act, active, padded);
+    device.output_gate(kernels::OutputGate::gelu, gates, width, embeddings + layer * num_rows_ * width, num_rows_,
+                       width, context_.act, active, padded);
     float* const out = context_.sum.floats(num_rows_ * rows.width);
     device.layer_matmul(w.embedding_output, active, padded, num_rows_, out);
-    norm_in_place(w.embedding_out_norm, out);
+    context_.norm_in_place(w.embedding_out_norm, out, rows.num_rows, rows.width);
     rows.to_add = out;
 }
 
 // x += MLP(norm(x)), with another norm on that if the layer has one; then x *= output scale
-void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows, const LayerPass& pass) {
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
-    float* out = kind.experts.own_norms ? compute_normed_mlps(layer, rows) : compute_mlps(layer, rows);
-    leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, out, rows);
-    if (w.embedding_gate.data) embedding_block(layer, rows);
+    leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, feed_forward_.compute(layer, rows), rows);
+    if (w.embedding_gate.data) embedding_block(layer, rows, pass.layer_embeddings);
     const std::vector<float>& scale = output_scales_[static_cast<std::size_t>(layer)];
     if (scale.empty()) return;
     context_.add(rows);
     context_.device.scale(rows.x, scale.front(), num_rows_ * rows.width);
 }
 
-void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps, LayerInput input) {
+void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, const LayerPass& pass) {
     Residual rows{.x = x, .num_rows = num_rows_, .width = config_.hidden_size};
     for (std::int64_t layer = first; layer < end; ++layer) {
-        if (taps != nullptr) taps->before_layer(layer, rows);
-        attention_block(layer, rows, layer == first ? input : LayerInput{});
-        mlp_block(layer, rows);
+        if (pass.taps != nullptr) pass.taps->before_layer(layer, rows);
+        attention_block(layer, rows, layer == first ? pass.input : LayerInput{}, pass);
+        mlp_block(layer, rows, pass);
         if (hook_) hook_();
     }
     context_.add(rows);

@@ -10,7 +10,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/compute_context.hpp"
 #include "engine/model/config.hpp"
-#include "engine/model/expert_routing.hpp"
+#include "engine/model/feed_forward.hpp"
 #include "engine/model/latent_attention.hpp"
 #include "engine/model/linear_attention.hpp"
 #include "engine/model/pass.hpp"
@@ -25,6 +25,14 @@ namespace longhaul::engine {
 struct LayerInput {
     const float* rows = nullptr;  ///< nullptr: use the residual rows, normed
     std::int64_t width = 0;
+};
+
+/// What a run through layers has besides its rows.
+struct LayerPass {
+    TapCollector* taps = nullptr;
+    LayerInput input{};                       ///< of the first layer
+    const float* layer_embeddings = nullptr;  ///< Embedding::of_layers; unused if the model has none
+    std::function<void(const LayerQueries&)> before_attention = {};  ///< Pass::before_attention
 };
 
 /// The norms of one block of a layer.
@@ -44,19 +52,12 @@ class DecoderLayers {
     /// MPI and the watchdog need regular calls.
     void set_hook(std::function<void()> hook) { hook_ = std::move(hook); }
 
-    /// Sets Pass::before_attention for the next `run`.
-    void set_before_attention(std::function<void(const LayerQueries&)> call) { before_attention_ = std::move(call); }
-
-    /// Sets the embeddings per layer of the rows of the next `run`: Embedding::of_layers.
-    void set_layer_embeddings(const float* embeddings) { layer_embeddings_ = embeddings; }
-
     /// Starts a pass: `run` and `attend` work on these rows until the next `begin`. The rows must stay valid until
     /// then. The device has one pass at a time, so call `begin` again after other layers have used the device.
     void begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences);
 
-    /// Runs the rows x, f32 [rows, hidden], through layers [first, end). `input` is the input of layer `first`.
-    /// Collective.
-    void run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps = nullptr, LayerInput input = {});
+    /// Runs the rows x, f32 [rows, hidden], through layers [first, end). Collective.
+    void run(std::int64_t first, std::int64_t end, float* x, const LayerPass& pass = {});
     /// For measurements: runs only the attention of one layer, on the current contents of the query buffer.
     const std::byte* attend(std::int64_t layer);
 
@@ -66,15 +67,13 @@ class DecoderLayers {
 
   private:
     void find_prompt_rows(std::span<const ForwardRow> rows);
-    const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
     void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* sum,
                      Residual& rows);
     void attention(std::int64_t layer, kernels::DType act, std::byte* heads, std::int64_t width);
     const std::byte* attend_gated(std::int64_t layer, const std::byte* input);
-    const std::byte* mix(std::int64_t layer, const std::byte* input);
+    const std::byte* mix(std::int64_t layer, const std::byte* input, const LayerPass& pass);
     void norm_heads(std::int64_t layer, float* qkv);
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
-    void activate(std::int64_t layer, const std::byte* input, std::byte* active);
     [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const {
         return layouts_[static_cast<std::size_t>(layer)];
     }
@@ -87,37 +86,26 @@ class DecoderLayers {
     void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     void find_angles(std::size_t rope, std::span<const ForwardRow> rows);
     std::byte* queries();
-    void norm_in_place(const Norm& norm, float* x);
-    ExpertRouting choose_experts(std::int64_t layer, const std::byte* input);
-    void multiply_copies(std::span<const Expert> experts, kernels::Matrix Expert::*matrix, const ExpertRouting& routing,
-                         const std::byte* x, std::int64_t x_stride, float* y);
-    void add_expert_bias(const kernels::Buffer& bias, const ExpertRouting& routing, std::int64_t width, float* y);
-    void compute_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input, float* out);
-    float* compute_mlps(std::int64_t layer, Residual& rows);
-    float* compute_normed_mlps(std::int64_t layer, Residual& rows);
-    void compute_mlp(std::int64_t layer, const std::byte* input, float* out);
-    void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
-    void mlp_block(std::int64_t layer, Residual& rows);
-    void embedding_block(std::int64_t layer, Residual& rows);
+    void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input, const LayerPass& pass);
+    void mlp_block(std::int64_t layer, Residual& rows, const LayerPass& pass);
+    void embedding_block(std::int64_t layer, Residual& rows, const float* embeddings);
 
     ComputeContext& context_;
     const ModelConfig& config_;
     const Split& split_;
     LatentAttention latent_;
     LinearAttention linear_;
+    FeedForward feed_forward_;
     std::span<const LayerWeights> weights_;
-    std::vector<RememberedAngles> ropes_;     ///< by ModelConfig::ropes_of_layers
-    kernels::KvLayout first_layout_;          ///< of the first group
-    std::vector<kernels::KvLayout> layouts_;  ///< by layer
-    std::vector<LayerPlace> places_;          ///< likewise
-    /// On the host, by layer; empty if it has none.
-    std::vector<std::vector<float>> score_corrections_, expert_scales_, output_scales_;
-    kernels::Buffer value_gain_;  ///< ones, of LayerConfig::value_norm
+    std::vector<RememberedAngles> ropes_;            ///< by ModelConfig::ropes_of_layers
+    kernels::KvLayout first_layout_;                 ///< of the first group
+    std::vector<kernels::KvLayout> layouts_;         ///< by layer
+    std::vector<LayerPlace> places_;                 ///< likewise
+    std::vector<std::vector<float>> output_scales_;  ///< on the host, by layer; empty if it has none
+    kernels::Buffer value_gain_;                     ///< ones, of LayerConfig::value_norm
     std::function<void()> hook_;
-    std::function<void(const LayerQueries&)> before_attention_;
 
     // State of the current pass.
-    const float* layer_embeddings_ = nullptr;
     std::int64_t num_rows_ = 0;
     struct GroupState {
         std::vector<kernels::KvSlot> slots;

@@ -96,10 +96,10 @@ PassResult Model::forward(const Pass& pass) {
     s.layers.begin(pass.rows, pass.sequences);
     float* x = s.residual(pass.rows);
     s.embedding.enter(pass.rows, pass.states, x);
-    s.layers.set_layer_embeddings(s.embedding.of_layers(pass.rows, x));
-    s.layers.set_before_attention(pass.before_attention);
-    s.layers.run(0, config.num_layers, x, &taps);
-    s.layers.set_before_attention({});
+    s.layers.run(0, config.num_layers, x,
+                 {.taps = &taps,
+                  .layer_embeddings = s.embedding.of_layers(pass.rows, x),
+                  .before_attention = pass.before_attention});
     taps.after_layers(x, s.loaded->weights.final_norm);
     return {s.logits_of(pass.rows, x), taps.take()};
 }
@@ -131,8 +131,7 @@ void Model::forward_layers(const Pass& pass, std::int64_t first, std::int64_t co
     float* x = s.residual(pass.rows);
     const bool has_layer_embeddings = config().layer_embedding_size > 0;
     if (config().has_experts() || has_layer_embeddings) s.embedding.enter(pass.rows, pass.states, x);
-    s.layers.set_layer_embeddings(s.embedding.of_layers(pass.rows, x));
-    s.layers.run(first, first + count, x);
+    s.layers.run(first, first + count, x, {.layer_embeddings = s.embedding.of_layers(pass.rows, x)});
     s.context.finish();
 }
 

@@ -412,7 +412,7 @@ TEST(DecoderLayers, TakeAnInputOfAnotherWidth) {
         layer.layers.run(0, 1, x.data());
         DecoderLayers widened(model.context(), model.config(), layer.split, weights, {&layer.layout, 1});
         widened.begin(rows, others.views());
-        widened.run(0, 1, y.data(), nullptr, {.rows = input.as<float>(), .width = 2 * hidden});
+        widened.run(0, 1, y.data(), {.input = {.rows = input.as<float>(), .width = 2 * hidden}});
         EXPECT_LT(greatest_difference(host_of(model, x), host_of(model, y)), 1e-5);
         EXPECT_GT(greatest_difference(host_of(model, x), host_of(model, model.embed(rows))), 1e-3);
     });
