@@ -11,6 +11,7 @@
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/help.hpp"
 #include "runner/job/value_text.hpp"

@@ -7,7 +7,7 @@
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/job/value_text.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {

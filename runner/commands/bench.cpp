@@ -12,6 +12,7 @@
 #include "engine/error.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/placement.hpp"
 #include "runner/host/resources.hpp"
 #include "runner/job/command_line.hpp"

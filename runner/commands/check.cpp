@@ -9,11 +9,11 @@
 #include "engine/json.hpp"
 #include "kernels/ceilings.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/job_check.hpp"
-#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -15,6 +15,7 @@
 #include "runner/commands/commands.hpp"
 #include "runner/commands/text_stream.hpp"
 #include "runner/data/dataset.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/placement.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/resources.hpp"

@@ -21,7 +21,6 @@
 #include "engine/model/safetensors.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/job/command_line.hpp"
-#include "runner/job/value_text.hpp"
 #include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {

@@ -5,12 +5,12 @@
 #include "engine/error.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/placement.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/launch.hpp"
-#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -10,6 +10,7 @@
 #include "engine/error.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/progress.hpp"

@@ -9,12 +9,12 @@
 
 #include "engine/error.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/placement.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/launch.hpp"
-#include "runner/run/progress.hpp"
 #include "runner/sweep/sweep.hpp"
 #include "runner/sweep/sweep_folder.hpp"
 #include "runner/sweep/sweep_table.hpp"

@@ -19,7 +19,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/table_rows.hpp"
-#include "runner/job/value_text.hpp"
+#include "runner/host/message_text.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {

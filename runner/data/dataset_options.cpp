@@ -3,6 +3,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/dataset_records.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 

@@ -9,6 +9,7 @@
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/prompt_template.hpp"
 #include "runner/data/table_rows.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/settings.hpp"
 #include "runner/job/value_text.hpp"
 

@@ -8,6 +8,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {

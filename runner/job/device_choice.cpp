@@ -5,7 +5,7 @@
 #include "engine/error.hpp"
 #include "kernels/gpu_devices.hpp"
 #include "kernels/numerics.hpp"
-#include "runner/job/value_text.hpp"
+#include "runner/host/message_text.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -11,6 +11,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "kernels/device.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"

@@ -13,6 +13,7 @@
 #include "engine/json.hpp"
 #include "engine/kv/partial_kv.hpp"
 #include "engine/verify/verifier.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"

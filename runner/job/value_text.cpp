@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -137,17 +136,6 @@ std::string format_number(double value) {
     return error == std::errc() ? std::string(digits.data(), end) : std::string("?");
 }
 
-std::string size_text(std::int64_t bytes) {
-    if (bytes < 1024) return std::to_string(bytes) + " bytes";
-    static constexpr std::array<const char*, 4> units{"KiB", "MiB", "GiB", "TiB"};
-    double number = static_cast<double>(bytes) / 1024;
-    std::size_t unit = 0;
-    for (; number >= 1024 && unit + 1 < units.size(); ++unit) number /= 1024;
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.1f %s", number, units[unit]);
-    return text.data();
-}
-
 std::string in_quotes(std::string_view text) {
     return "'" + engine::printable(text) + "'";
 }
@@ -227,15 +215,6 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
         }
     }
     return nearest;
-}
-
-std::string list_words(const std::vector<std::string>& words) {
-    std::string list;
-    for (std::size_t i = 0; i < words.size(); ++i) {
-        if (i > 0) list += i + 1 == words.size() ? " or " : ", ";
-        list += words[i];
-    }
-    return list;
 }
 
 }  // namespace longhaul::runner

@@ -30,8 +30,6 @@ std::string parse_text(std::string_view text);
 
 /// Shortest text that parse_number reads back as the same bits.
 std::string format_number(double value);
-/// A size for people: "812 bytes", "13.3 MiB".
-std::string size_text(std::int64_t bytes);
 /// `text` printable and in single quotes, for messages.
 std::string in_quotes(std::string_view text);
 /// Like in_quotes, but "nothing" for an empty text.
@@ -58,8 +56,5 @@ std::string_view whole_characters(std::string_view text, std::size_t max_bytes);
 /// The entry of `words` with the fewest typing errors (insert, delete, replace, swap) relative to `word`; "" if none is
 /// close.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
-
-/// "a, b or c".
-std::string list_words(const std::vector<std::string>& words);
 
 }  // namespace longhaul::runner

@@ -7,6 +7,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/verify/verifier.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary_parts.hpp"
 

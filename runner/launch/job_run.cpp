@@ -9,6 +9,7 @@
 
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/process.hpp"
 #include "runner/launch/replica_driver.hpp"
 #include "runner/run/batch_answers.hpp"

@@ -11,12 +11,12 @@
 #include "engine/error.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/signals.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/run/earlier_results.hpp"
 #include "runner/run/log.hpp"
-#include "runner/run/progress.hpp"
 #include "runner/run/shard_folder.hpp"
 
 namespace longhaul::runner {

@@ -14,6 +14,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/replica/replica.hpp"
 #include "kernels/token_chooser.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/resources.hpp"
 #include "runner/job/value_text.hpp"

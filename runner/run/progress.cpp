@@ -4,23 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+
+#include "runner/host/message_text.hpp"
 
 namespace longhaul::runner {
 namespace {
 
 constexpr double rate_window_seconds = 30;
 constexpr const char* erase_line = "\r\033[2K";
-
-template <typename... Values>
-std::string text(const char* format, Values... values) {
-    std::array<char, 256> buffer{};
-    std::snprintf(buffer.data(), buffer.size(), format, values...);
-    return buffer.data();
-}
 
 }  // namespace
 
@@ -108,32 +102,13 @@ nlohmann::ordered_json JobProgress::to_json() const {
     return json;
 }
 
-std::string duration_text(double seconds) {
-    const auto whole = static_cast<long long>(std::llround(std::max(seconds, 0.0)));
-    if (whole < 60) return text("%lld s", whole);
-    if (whole < 3600) return text("%lld min %lld s", whole / 60, whole % 60);
-    if (whole < 86400) return text("%lld h %lld min", whole / 3600, whole / 60 % 60);
-    return text("%lld d %lld h", whole / 86400, whole / 3600 % 24);
-}
-
-std::string grouped(std::int64_t number) {
-    std::string digits = std::to_string(number);
-    const std::size_t first = number < 0 ? 1 : 0;
-    for (std::size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
-    return digits;
-}
-
-std::string counted(std::int64_t number, const char* one, const char* many) {
-    return grouped(number) + " " + (number == 1 ? one : many);
-}
-
 std::string progress_line(const JobProgress& progress) {
     std::string line = grouped(progress.done) + " of " + grouped(progress.items) + " items";
     if (progress.failed > 0) line += " (" + grouped(progress.failed) + " failed)";
-    line += text(", %.1f %%, %.0f tokens/s", 100 * progress.share, progress.tokens_per_second);
+    line += formatted(", %.1f %%, %.0f tokens/s", 100 * progress.share, progress.tokens_per_second);
     if (progress.prefilling) line += ", reading prompts: " + counted(progress.prefilled, "token", "tokens") + " so far";
-    if (progress.acceptance >= 0) line += text(", acceptance %.0f %%", 100 * progress.acceptance);
-    if (progress.block_efficiency > 0) line += text(", %.2f tokens per call", progress.block_efficiency);
+    if (progress.acceptance >= 0) line += formatted(", acceptance %.0f %%", 100 * progress.acceptance);
+    if (progress.block_efficiency > 0) line += formatted(", %.2f tokens per call", progress.block_efficiency);
     line += ", " + grouped(progress.in_flight) + " in flight";
     if (progress.eta_seconds > 0) line += ", " + duration_text(progress.eta_seconds) + " left";
     return line;

@@ -63,13 +63,6 @@ class ProgressMeter {
 /// "12 of 40 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens per call, 3 in flight, 4 min 10 s left"
 std::string progress_line(const JobProgress& progress);
 
-/// "4 min 10 s"
-std::string duration_text(double seconds);
-/// "1,234,567"
-std::string grouped(std::int64_t number);
-/// "1 item", "1,234 items"
-std::string counted(std::int64_t number, const char* one, const char* many);
-
 /// Whether a person is watching: standard error is a terminal, also through mpirun. LONGHAUL_PROGRESS=live or plain
 /// overrides.
 bool is_watched();

@@ -1,24 +1,15 @@
 #include "runner/run/summary.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <numbers>
 #include <utility>
 #include <vector>
 
-#include "runner/run/progress.hpp"
+#include "runner/host/message_text.hpp"
 
 namespace longhaul::runner {
 namespace {
-
-template <typename... Values>
-std::string text(const char* format, Values... values) {
-    std::array<char, 256> buffer{};
-    std::snprintf(buffer.data(), buffer.size(), format, values...);
-    return buffer.data();
-}
 
 double ratio(std::int64_t part, std::int64_t whole) {
     return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
@@ -122,31 +113,32 @@ std::string Summary::to_table() const {
     } else {
         rows.emplace_back("launch " + std::to_string(epoch),
                           counted(outcome.tokens, "token", "tokens") + " in " +
-                              text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
+                              formatted("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
                               counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
                               counted(threads, "thread", "threads") + " per rank, " + kernels + " kernels");
     }
     if (perplexity()) {
-        rows.emplace_back("perplexity", text("%.4f over ", *perplexity()) +
-                                            counted(outcome.scored_tokens, "scored token", "scored tokens") +
-                                            (bits_per_byte() ? text(", %.4f bits per byte", *bits_per_byte()) : ""));
+        rows.emplace_back("perplexity",
+                          formatted("%.4f over ", *perplexity()) +
+                              counted(outcome.scored_tokens, "scored token", "scored tokens") +
+                              (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : ""));
     }
     if (settings.mode == "generate" && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
         rows.emplace_back("block efficiency",
-                          text("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +
-                              (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
+                          formatted("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +
+                              (mbsu() ? formatted(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
         if (outcome.speed.seconds > 0)
-            rows.emplace_back("token rate", text("%.1f tokens/s per replica, in decode-only passes",
-                                                 outcome.speed.tokens_per_second()));
+            rows.emplace_back("token rate", formatted("%.1f tokens/s per replica, in decode-only passes",
+                                                      outcome.speed.tokens_per_second()));
     }
     if (outcome.drafted > 0) {
-        rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
+        rows.emplace_back("acceptance", formatted("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
                                             grouped(outcome.drafted) + " drafted tokens (" + settings.draft->name +
                                             ")" + doubt_about_drafts(settings, outcome));
     }
     if (speedup()) {
-        rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s per replica", *speedup(),
-                                          baseline->speed.tokens_per_second()));
+        rows.emplace_back("speedup", formatted("%.2f over autoregressive decoding's %.1f tokens/s per replica",
+                                               *speedup(), baseline->speed.tokens_per_second()));
         rows.emplace_back("same text", !baseline->identical ? "not comparable: verify = " + settings.verify.name() +
                                                                   " samples differently"
                                        : *baseline->identical ? "yes, byte for byte"

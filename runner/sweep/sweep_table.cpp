@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/run/lease.hpp"
-#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/job/value_text.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {

@@ -1,5 +1,6 @@
 // Progress: shares, rates and remaining times, and the line that shows them.
 #include "runner/run/progress.hpp"
+#include "runner/host/message_text.hpp"
 
 #include <gtest/gtest.h>
 
