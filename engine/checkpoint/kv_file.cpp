@@ -2,13 +2,12 @@
 // token axis (FORMAT.md).
 #include "engine/checkpoint/kv_file.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "engine/checkpoint/commit_file.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 
 namespace longhaul::engine {
 namespace detail {
@@ -214,18 +213,16 @@ void verify_kv_file(const std::string& path, const KvFile& expected, const std::
         refuse(path, "keys and values", std::to_string(expected.num_bytes) + " bytes, as its commit says",
                std::to_string(file.num_bytes()));
     }
-    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
-    if (state == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset(state.get());
+    Hash hash;
     const hdf5::Bytes piece(piece_bytes);
     for (std::uint64_t offset = 0; offset < file.num_bytes(); offset += piece_bytes) {
         const std::size_t count = std::min<std::uint64_t>(piece_bytes, file.num_bytes() - offset);
         file.read_at(offset, piece.data.get(), count);
         if (offset == 0) hdf5::check_superblock(path, piece.data.get(), count);
-        XXH3_64bits_update(state.get(), piece.data.get(), count);
+        hash.add(piece.data.get(), count);
         if (progress) progress();
     }
-    if (XXH3_64bits_digest(state.get()) != expected.checksum) {
+    if (hash.value() != expected.checksum) {
         refuse(path, "keys and values", "the checksum in its commit", "a different checksum: the file is damaged");
     }
 }

@@ -1,12 +1,11 @@
 #include "engine/draft/draft_layer.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/model/compute_context.hpp"
 #include "engine/model/model_plan.hpp"
@@ -108,7 +107,7 @@ std::uint64_t fingerprint_of(const DraftLayerConfig& config, const SafetensorsFo
     writer.put(model_fingerprint(config.layer, tensors.fingerprint()));
     writer.put(static_cast<std::uint64_t>(config.fusion_bias ? 1 : 0));
     for (const std::int64_t layer : config.tap_layers) writer.put(layer);
-    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
+    return hash_of(writer.bytes().data(), writer.bytes().size());
 }
 
 }  // namespace

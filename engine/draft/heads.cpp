@@ -1,7 +1,5 @@
 #include "engine/draft/heads.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,6 +7,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/model/compute_context.hpp"
 #include "engine/model/model_plan.hpp"
@@ -141,7 +140,7 @@ std::uint64_t heads_fingerprint(const std::filesystem::path& folder, const Model
     writer.put(config.hidden_size);
     writer.put(config.norm_eps);
     writer.put(SafetensorsFolder::open(folder).fingerprint());
-    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
+    return hash_of(writer.bytes().data(), writer.bytes().size());
 }
 
 std::int64_t heads_bytes(const HeadsConfig& config, Precision precision, const kernels::Device& device) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <new>
 #include <set>
@@ -12,6 +11,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/model/tensor_source.hpp"
@@ -85,12 +85,6 @@ const char* precision_name(Precision precision) {
     return names[static_cast<std::size_t>(precision)];
 }
 
-std::string hexadecimal(std::uint64_t number) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
-    return digits;
-}
-
 /// Loads the weights of a model folder.
 class Loading {
   public:
@@ -127,9 +121,9 @@ class Loading {
 bool Loading::adopt_packed(const std::filesystem::path& folder) {
     const std::string layout_name(device_.packed_layout());
     const std::string part = std::to_string(model_.split.rank) + "of" + std::to_string(model_.split.size);
-    const std::string adapter = adapter_ != nullptr ? "+" + hexadecimal(model_.adapter_fingerprint) : "";
-    const std::string name = hexadecimal(model_.fingerprint) + adapter + "-" + precision_name(model_.precision) + "-" +
-                             layout_name + "-" + part;
+    const std::string adapter = adapter_ != nullptr ? "+" + hex(model_.adapter_fingerprint) : "";
+    const std::string name =
+        hex(model_.fingerprint) + adapter + "-" + precision_name(model_.precision) + "-" + layout_name + "-" + part;
     PackedKey key{.text = name + ", numerics " + std::to_string(kernels::numerics_version),
                   .model_changed = tensors_.last_change()};
     if (adapter_ != nullptr) key.text += ", adapter of " + std::to_string(adapter_->tensors().last_change());

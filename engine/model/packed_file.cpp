@@ -5,14 +5,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -110,7 +108,7 @@ void PackedFile::read_header(const PackedKey& key) {
     if (header_bytes < 0 || header_bytes > std::min(before, max_header_bytes) || data_bytes_ != before - header_bytes)
         refuse("cut short or damaged");
     const std::byte* header = data_ + data_bytes_;
-    if (XXH3_64bits(header, trailer.header_bytes) != trailer.header_sum) refuse("its header is damaged");
+    if (hash_of(header, trailer.header_bytes) != trailer.header_sum) refuse("its header is damaged");
     const std::string_view text(reinterpret_cast<const char*>(header), trailer.header_bytes);
     const Json json = parse_json(text, name_, 4);  // the checksum matched: our own bytes, unless forged
     if (!json.is_object() || !json.contains("key") || !json.contains("model_changed") || !json.contains("blocks") ||
@@ -150,7 +148,7 @@ void PackedFile::check_data(int threads) const {
             const auto size = static_cast<std::size_t>(std::min(chunk_bytes, data_bytes_ - i * chunk_bytes));
             // Maps and reads the chunk in one call instead of one page fault per page; a hint, from Linux 5.14 on.
             ::madvise(chunk, size, MADV_POPULATE_READ);
-            if (XXH3_64bits(chunk, size) != sums_[i]) good = false;
+            if (hash_of(chunk, size) != sums_[i]) good = false;
         }
     };
     std::vector<std::jthread> others;
@@ -183,23 +181,8 @@ bool same_file(int fd, const std::filesystem::path& path) {
 
 }  // namespace
 
-struct PackedFileWriter::Sum {
-    Sum() : state(XXH3_createState()) {
-        if (state == nullptr) throw std::bad_alloc();
-        XXH3_64bits_reset(state);
-    }
-    Sum(const Sum&) = delete;
-    Sum& operator=(const Sum&) = delete;
-    ~Sum() { XXH3_freeState(state); }
-
-    XXH3_state_t* state;
-};
-
 PackedFileWriter::PackedFileWriter(std::filesystem::path path, int locked_fd)
-    : path_(std::move(path)),
-      temporary_(path_.string() + std::string(temporary_suffix)),
-      fd_(locked_fd),
-      sum_(std::make_unique<Sum>()) {}
+    : path_(std::move(path)), temporary_(path_.string() + std::string(temporary_suffix)), fd_(locked_fd) {}
 
 PackedFileWriter::~PackedFileWriter() {
     if (!committed_ && same_file(fd_, temporary_)) ::unlink(temporary_.c_str());
@@ -213,13 +196,13 @@ void PackedFileWriter::write(const void* bytes, std::size_t num_bytes) {
         const ssize_t written = ::write(fd_, from, std::min(num_bytes, chunk_space));
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) fail(path_, "write");
-        XXH3_64bits_update(sum_->state, from, static_cast<std::size_t>(written));
+        sum_.add(from, static_cast<std::size_t>(written));
         from += written;
         num_bytes -= static_cast<std::size_t>(written);
         offset_ += written;
         if (offset_ % chunk_bytes != 0) continue;
-        sums_.push_back(XXH3_64bits_digest(sum_->state));
-        XXH3_64bits_reset(sum_->state);
+        sums_.push_back(sum_.value());
+        sum_.reset();
     }
 }
 
@@ -236,14 +219,13 @@ void PackedFileWriter::add(const std::string& name, std::span<const std::byte> b
 
 void PackedFileWriter::commit(const PackedKey& key, const std::vector<std::string>& notes) {
     const std::int64_t data_bytes = offset_;
-    if (offset_ % chunk_bytes != 0) sums_.push_back(XXH3_64bits_digest(sum_->state));
+    if (offset_ % chunk_bytes != 0) sums_.push_back(sum_.value());
     Json blocks = Json::array();
     for (const Entry& entry : entries_) blocks.push_back({entry.name, entry.offset, entry.num_bytes});
     const Json json{
         {"key", key.text}, {"model_changed", key.model_changed}, {"blocks", blocks}, {"sums", sums_}, {"notes", notes}};
     const std::string header = json_text(json);
-    const Trailer trailer{XXH3_64bits(header.data(), header.size()), header.size(),
-                          static_cast<std::uint64_t>(data_bytes), magic};
+    const Trailer trailer{hash_of(header), header.size(), static_cast<std::uint64_t>(data_bytes), magic};
     write(header.data(), header.size());
     write(&trailer, sizeof trailer);
     if (::fsync(fd_) != 0) fail(path_, "fsync");

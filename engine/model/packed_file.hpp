@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 
 namespace longhaul::engine {
 
@@ -97,8 +98,7 @@ class PackedFileWriter {
     std::int64_t offset_ = 0;
     std::vector<Entry> entries_;
     std::vector<std::uint64_t> sums_;
-    struct Sum;
-    std::unique_ptr<Sum> sum_;  ///< running checksum of the current chunk
+    Hash sum_;  ///< running checksum of the current chunk
 };
 
 /// Opens the file at `path`. If there is none that matches, one process fills it with `write` while others wait for it.

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 
 namespace longhaul::engine {
@@ -501,14 +501,11 @@ std::int64_t SafetensorsFolder::last_change() const {
 
 std::uint64_t SafetensorsFolder::fingerprint() const {
     constexpr std::int64_t sample_bytes = 4096;
-    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
-    if (hash == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset(hash.get());
-    const auto add = [&](const void* data, std::size_t size) { XXH3_64bits_update(hash.get(), data, size); };
-    const auto add_number = [&](std::uint64_t number) { add(&number, sizeof number); };
+    Hash hash;
+    const auto add_number = [&](std::uint64_t number) { hash.add(&number, sizeof number); };
     const auto add_text = [&](const std::string& text) {
         add_number(text.size());  // lengths distinguish ("ab", "c") from ("a", "bc")
-        add(text.data(), text.size());
+        hash.add(text);
     };
     for (const auto& [name, view] : state_->tensors) {
         add_text(name);
@@ -520,12 +517,12 @@ std::uint64_t SafetensorsFolder::fingerprint() const {
         const std::int64_t whole = is_stack ? view.num_bytes / view.shape.front() : view.num_bytes;
         const std::int64_t sample = std::min(sample_bytes, whole);
         for (std::int64_t at = 0; at == 0 || at < view.num_bytes; at += whole) {
-            add(view.data + at, static_cast<std::size_t>(sample));
-            add(view.data + at + (whole - sample), static_cast<std::size_t>(sample));
+            hash.add(view.data + at, static_cast<std::size_t>(sample));
+            hash.add(view.data + at + (whole - sample), static_cast<std::size_t>(sample));
             if (whole == 0) break;
         }
     }
-    return XXH3_64bits_digest(hash.get());
+    return hash.value();
 }
 
 }  // namespace longhaul::engine

@@ -1,15 +1,12 @@
 #include "engine/tokenizer/chat_template.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/json_view.hpp"
 
@@ -112,10 +109,6 @@ std::string names_in_words() {
     return words;
 }
 
-std::uint64_t hash_of(std::string_view text) {
-    return XXH3_64bits(text.data(), text.size());
-}
-
 /// Name of the built-in template that this published one is the same as; "" if it is another one.
 std::string_view published_name(std::string_view text) {
     while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
@@ -151,9 +144,7 @@ std::string complete_built_in(std::string_view name, Tokens& tokens) {
 std::string hash_identity(std::string_view text, const Tokens& tokens) {
     std::string all(text);
     for (const auto& [name, token] : tokens) all.append(1, '\0').append(name).append(1, '\0').append(token);
-    std::array<char, 32> line{};
-    std::snprintf(line.data(), line.size(), "jinja %016llx", static_cast<unsigned long long>(hash_of(all)));
-    return line.data();
+    return "jinja " + hex(hash_of(all));
 }
 
 jinja::Value message_value(const ChatMessage& message) {

@@ -1,12 +1,11 @@
 #include "engine/tokenizer/tokenizer_config.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <unordered_map>
+
+#include "engine/hash.hpp"
 
 namespace longhaul::engine {
 
@@ -188,17 +187,15 @@ std::uint64_t fingerprint_of(const std::vector<std::string>& files, const Tokeni
             .append(std::to_string(token.id))
             .append(token.special ? " special " : " ")
             .append(token.content);
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
+    Hash hash;
     const auto update = [&](const std::string& bytes) {
         // Hash the length first, so that moving bytes from one file to the next changes the hash.
-        const std::string head = std::to_string(bytes.size()) + ":";
-        XXH3_64bits_update(&state, head.data(), head.size());
-        XXH3_64bits_update(&state, bytes.data(), bytes.size());
+        hash.add(std::to_string(bytes.size()) + ":");
+        hash.add(bytes);
     };
     for (const std::string& file : files) update(file);
     update(choices);
-    return XXH3_64bits_digest(&state);
+    return hash.value();
 }
 
 }  // namespace longhaul::engine

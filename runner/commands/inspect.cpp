@@ -1,8 +1,6 @@
 // `longhaul inspect`: shows the contents of a folder with a model, a LoRA adapter, a draft layer or draft heads, or of
 // a checkpoint. Builds one description and prints it as a table or as JSON.
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -14,6 +12,7 @@
 #include "engine/draft/draft_layer_config.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/config.hpp"
@@ -28,13 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;  // ordered, because it is printed
-
-std::string hexadecimal(std::uint64_t value) {
-    std::array<char, 16> digits{};
-    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    const std::string text(digits.data(), error == std::errc() ? end : digits.data());
-    return std::string(digits.size() - text.size(), '0') + text;
-}
 
 const char* scaling_name(engine::RopeScaling scaling) {
     switch (scaling) {
@@ -114,7 +106,7 @@ Json describe_experts(const engine::ModelConfig& config) {
 Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
     Json json{{"vocab_size", tokenizer.vocab_size()}, {"adds_bos", tokenizer.adds_bos()}};
     json["bos_id"] = tokenizer.bos_id() ? Json(*tokenizer.bos_id()) : Json();
-    json["fingerprint"] = hexadecimal(tokenizer.fingerprint());
+    json["fingerprint"] = engine::hex(tokenizer.fingerprint());
     return json;
 }
 
@@ -165,7 +157,7 @@ Json describe_weights(const fs::path& folder) {
     std::int64_t bytes = 0;
     for (const auto& [name, view] : tensors.tensors()) bytes += view.num_bytes;
     return {
-        {"tensors", tensors.tensors().size()}, {"bytes", bytes}, {"fingerprint", hexadecimal(tensors.fingerprint())}};
+        {"tensors", tensors.tensors().size()}, {"bytes", bytes}, {"fingerprint", engine::hex(tensors.fingerprint())}};
 }
 
 std::int64_t num_unrotated_layers(const engine::ModelConfig& config) {
@@ -278,7 +270,7 @@ Json describe_adapter(const fs::path& folder) {
     json["scale"] = list([](const auto&, const auto& pair) { return Json(pair.scale); });
     json["modules"] = list([](const auto& module, const auto&) { return Json(module.substr(module.rfind('.') + 1)); });
     json["parameters"] = num_parameters(adapter.tensors());
-    json["fingerprint"] = hexadecimal(adapter.fingerprint());
+    json["fingerprint"] = engine::hex(adapter.fingerprint());
     return json;
 }
 
@@ -321,7 +313,7 @@ Json describe_commit(const fs::path& path) {
     for (const engine::KvFile& file : commit.kv_files) {
         json["kv_files"].push_back({{"name", file.name},
                                     {"bytes", file.num_bytes},
-                                    {"checksum", hexadecimal(file.checksum)},
+                                    {"checksum", engine::hex(file.checksum)},
                                     {"kv_heads", range(file.first_kv_head, file.first_kv_head + file.num_kv_heads)}});
     }
     return json;

@@ -9,6 +9,7 @@
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/data/dataset_source.hpp"
@@ -97,13 +98,13 @@ void check_result_files(const LeaseView& lease, RunContent& run) {
 /// Hash of the results.jsonl that the result files give.
 std::string hash_of_lines(const ResultIndex& index, const Settings& settings) {
     const ResultFormat format = result_format(settings);
-    ContentHash hash;
+    engine::Hash hash;
     for (const ResultIndex::Entry& entry : index.entries()) {
         const ItemKey& key = entry.place.key;
         if (key.sample >= settings.samples || (settings.limit > 0 && key.index >= settings.limit)) continue;
         hash.add(format_result(index.load(entry), format) + "\n");
     }
-    return hex(hash.value());
+    return engine::hex(hash.value());
 }
 
 /// "" if the summary has no hash: the run is not finished, or an older version wrote it.

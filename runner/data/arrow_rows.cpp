@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/table_rows.hpp"
 #include "runner/host/message_text.hpp"
 
@@ -403,11 +404,11 @@ class ArrowRows : public RowSource {
         return json;
     }
 
-    void add_to(ContentHash& hash) const override {
+    void add_to(engine::Hash& hash) const override {
         for (const fs::path& path : files_) {
             const InputFile file(path);
             hash.add(path.filename().string() + '\n' + std::to_string(file.num_bytes()) + '\n');
-            hash.add(file);
+            file.add_to(hash);
         }
     }
 
@@ -515,7 +516,7 @@ class ArrowRows : public RowSource {
             for (std::int64_t row = 0; row < rows; ++row) {
                 const std::int64_t index = group.first + row;
                 try {
-                    ids.emplace_back(hash_of(id_of(*table, row, index)), index);
+                    ids.emplace_back(engine::hash_of(id_of(*table, row, index)), index);
                 } catch (const InputError&) {  // the item fails when it is read
                 }
             }

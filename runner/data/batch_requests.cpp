@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -256,7 +257,7 @@ class BatchRecords : public RecordSource {
     std::int64_t num_bytes(std::int64_t index) const override { return lines().num_bytes(index); }
     std::string id(std::int64_t index) const override { return lines().id(index); }
     std::string label(std::int64_t index) const override { return lines().label(index); }
-    void add_to(ContentHash& hash, bool) const override { lines().add_to(hash); }
+    void add_to(engine::Hash& hash, bool) const override { lines().add_to(hash); }
     bool takes_messages() const override { return true; }
     bool has_messages() const override { return lines().has_member("messages"); }
 

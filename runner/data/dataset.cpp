@@ -1,13 +1,12 @@
 #include "runner/data/dataset.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/replica/sequence.hpp"
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/data/dataset_records.hpp"
@@ -50,13 +49,6 @@ Ids first_ids(const BookSource& source, std::int64_t index, std::int64_t count, 
         shorter = enough ? std::move(ids) : Ids();
         bytes += enough ? bytes / 4 + margin_bytes : bytes;
     }
-}
-
-std::string hex_text(std::uint64_t value) {
-    std::array<char, 16> digits{};
-    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    const std::string text(digits.data(), error == std::errc() ? end : digits.data());
-    return std::string(digits.size() - text.size(), '0') + text;
 }
 
 /// Common to all tasks: turns exceptions of an item into Prompt::error.
@@ -105,9 +97,9 @@ class BookDataSet : public CheckedDataSet {
     }
 
     std::string fingerprint() const override {
-        ContentHash hash;
+        engine::Hash hash;
         books_->add_to(hash);
-        return hex_text(hash.value());
+        return engine::hex(hash.value());
     }
 
     std::vector<std::string> notices(const engine::Tokenizer& tokenizer) const override {
@@ -233,10 +225,10 @@ class RecordDataSet : public CheckedDataSet {
     }
 
     std::string fingerprint() const override {
-        ContentHash hash;
+        engine::Hash hash;
         records_->add_to(hash, wants_continuation(settings_));
-        std::string text = hex_text(hash.value());
-        if (template_) text += ", template " + hex_text(template_->fingerprint());
+        std::string text = engine::hex(hash.value());
+        if (template_) text += ", template " + engine::hex(template_->fingerprint());
         if (chat_.is_there() && (settings_.chat || records_->has_messages()))
             text += ", chat-template " + chat_.identity();
         return text;

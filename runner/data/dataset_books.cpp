@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/dataset_records.hpp"
@@ -55,12 +56,12 @@ class FileBooks : public BookSource {
         return item;
     }
 
-    void add_to(ContentHash& hash) const override {
+    void add_to(engine::Hash& hash) const override {
         for (const Book& book : books_) {
             try {
                 const InputFile file(book.path);
                 hash.add(book.path.filename().string() + '\n' + std::to_string(file.num_bytes()) + '\n');
-                hash.add(file);
+                file.add_to(hash);
             } catch (const InputError&) {  // an unreadable book is one item that fails
                 hash.add(book.path.filename().string() + "\nunreadable\n");
             }
@@ -89,7 +90,7 @@ class LineBooks : public BookSource {
     std::int64_t text_bytes(std::int64_t index) const override { return lines_.num_bytes(index); }
     std::string id(std::int64_t index) const override { return lines_.id(index); }
     std::string label(std::int64_t index) const override { return lines_.label(index); }
-    void add_to(ContentHash& hash) const override { lines_.add_to(hash); }
+    void add_to(engine::Hash& hash) const override { lines_.add_to(hash); }
 
     ItemText read(std::int64_t index, std::int64_t max_bytes) const override {
         ItemText item;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/json_lines_check.hpp"
 #include "runner/data/sgm.hpp"
 #include "runner/job/value_text.hpp"
@@ -271,7 +272,8 @@ void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
             throw InputError(shown_, "", "a file that does not change", "a shorter one");
         const bool keeps_blank = format_ == LineFormat::parallel || format_ == LineFormat::sgm;
         if (!keeps_blank && bytes.find_first_not_of(" \t\r") == std::string_view::npos) return;
-        if (format_ == LineFormat::json || format_ == LineFormat::sgm) line.id_hash = hash_of(id_of(line, bytes));
+        if (format_ == LineFormat::json || format_ == LineFormat::sgm)
+            line.id_hash = engine::hash_of(id_of(line, bytes));
     }
     lines_.push_back(line);
 }

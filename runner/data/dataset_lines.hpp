@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/data/row_source.hpp"
 
@@ -47,7 +48,7 @@ class LineSource : public RowSource {
     [[nodiscard]] engine::Json object(std::int64_t index) const override;
     [[nodiscard]] engine::Json spelled(std::int64_t index) const override;
 
-    void add_to(ContentHash& hash) const override { hash.add(file_); }
+    void add_to(engine::Hash& hash) const override { file_.add_to(hash); }
     /// Whether the file contains "name" in quotes. Reads the whole file.
     [[nodiscard]] bool has_member(const std::string& name) const override;
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/batch_requests.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/prompt_template.hpp"
@@ -162,7 +163,7 @@ class JsonRecords : public RecordSource {
     std::int64_t num_bytes(std::int64_t index) const override { return rows_->num_bytes(index); }
     std::string id(std::int64_t index) const override { return rows_->id(index); }
     std::string label(std::int64_t index) const override { return rows_->label(index); }
-    void add_to(ContentHash& hash, bool) const override { rows_->add_to(hash); }
+    void add_to(engine::Hash& hash, bool) const override { rows_->add_to(hash); }
     Record read(std::int64_t index) const override {
         const Json object = rows_->object(index);
         Json fields = object;

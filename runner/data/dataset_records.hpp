@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/data/dataset_source.hpp"
@@ -37,7 +38,7 @@ class RecordSource {
     [[nodiscard]] virtual Record read(std::int64_t index) const = 0;
     /// Hashes the bytes that the prompts are made from, and with `references` those of the references too. Throws
     /// InputError.
-    virtual void add_to(ContentHash& hash, bool references) const = 0;
+    virtual void add_to(engine::Hash& hash, bool references) const = 0;
     [[nodiscard]] virtual bool takes_messages() const { return false; }  ///< whether items may have messages
     /// Whether any item has messages, regardless of the limit. Reads everything. Throws InputError.
     [[nodiscard]] virtual bool has_messages() const { return false; }

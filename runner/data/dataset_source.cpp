@@ -3,12 +3,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -54,30 +52,9 @@ std::string InputFile::read(std::int64_t offset, std::int64_t count) const {
     return bytes;
 }
 
-ContentHash::ContentHash() : state_(XXH3_createState()) {
-    if (state_ == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset(state_);
-}
-
-ContentHash::~ContentHash() {
-    XXH3_freeState(state_);
-}
-
-void ContentHash::add(std::string_view bytes) {
-    XXH3_64bits_update(state_, bytes.data(), bytes.size());
-}
-
-void ContentHash::add(const InputFile& file) {
+void InputFile::add_to(engine::Hash& hash) const {
     constexpr std::int64_t block = 1 << 20;
-    for (std::int64_t at = 0; at < file.num_bytes(); at += block) add(file.read(at, block));
-}
-
-std::uint64_t ContentHash::value() const {
-    return XXH3_64bits_digest(state_);
-}
-
-std::uint64_t hash_of(std::string_view bytes) {
-    return XXH3_64bits(bytes.data(), bytes.size());
+    for (std::int64_t at = 0; at < num_bytes_; at += block) hash.add(read(at, block));
 }
 
 void drop_carriage_returns(std::string& text) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-struct XXH3_state_s;  // from xxhash.h
+#include "engine/hash.hpp"
 
 namespace longhaul::runner {
 
@@ -25,29 +25,13 @@ class InputFile {
     [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }  ///< at the time it was opened
     /// Up to `count` bytes from `offset`; fewer at the end of the file. Throws InputError.
     [[nodiscard]] std::string read(std::int64_t offset, std::int64_t count) const;
+    void add_to(engine::Hash& hash) const;  ///< the whole file, block by block; throws InputError
 
   private:
     std::filesystem::path path_;
     int descriptor_ = -1;
     std::int64_t num_bytes_ = 0;
 };
-
-/// XXH3-64 over bytes added piece by piece.
-class ContentHash {
-  public:
-    ContentHash();
-    ~ContentHash();
-    ContentHash(const ContentHash&) = delete;
-    ContentHash& operator=(const ContentHash&) = delete;
-
-    void add(std::string_view bytes);
-    void add(const InputFile& file);  ///< the whole file, block by block; throws InputError
-    [[nodiscard]] std::uint64_t value() const;
-
-  private:
-    XXH3_state_s* state_;
-};
-std::uint64_t hash_of(std::string_view bytes);
 
 /// Turns CRLF into LF, so that the prompt does not depend on a file's line ends.
 void drop_carriage_returns(std::string& text);
@@ -75,7 +59,7 @@ class BookSource {
     /// At least the first `max_bytes` of the text, less a few bytes at the cut, or all of it. Never throws for a bad
     /// item.
     [[nodiscard]] virtual ItemText read(std::int64_t index, std::int64_t max_bytes) const = 0;
-    virtual void add_to(ContentHash& hash) const = 0;  ///< throws InputError
+    virtual void add_to(engine::Hash& hash) const = 0;  ///< throws InputError
 };
 
 /// Opens the .txt files of a folder, one text file, or the JSONL lines {"id"?, "text"} of a .jsonl or .json file.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/dataset_records.hpp"
 
@@ -53,7 +54,7 @@ class ParallelRecords : public RecordSource {
         return record;
     }
 
-    void add_to(ContentHash& hash, bool references) const override {
+    void add_to(engine::Hash& hash, bool references) const override {
         sources_.add_to(hash);
         if (!references || !references_) return;
         hash.add("\nreferences\n");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/message_text.hpp"
@@ -52,7 +53,7 @@ class TemplateParser {
             const std::string& field = fields_[made_.pieces_[piece].field];
             throw InputError(place(line), "", "{/" + field + "} to end {?" + field + "}", "the end of the file");
         }
-        made_.fingerprint_ = hash_of(text_);
+        made_.fingerprint_ = engine::hash_of(text_);
         return std::move(made_);
     }
 

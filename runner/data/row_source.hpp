@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
 
@@ -24,7 +25,7 @@ class RowSource {
     /// whose numbers have no spelling.
     [[nodiscard]] virtual engine::Json spelled(std::int64_t /*index*/) const { return {}; }
     /// Hashes all bytes that the rows are made from. Throws InputError.
-    virtual void add_to(ContentHash& hash) const = 0;
+    virtual void add_to(engine::Hash& hash) const = 0;
     /// Whether any row may have the member `name`, regardless of the limit. May read everything. Throws InputError.
     [[nodiscard]] virtual bool has_member(const std::string& name) const = 0;
 };

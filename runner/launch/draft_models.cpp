@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/model/split.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -193,20 +194,20 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
 }
 
 std::string DraftModels::fingerprint() const {
-    std::string all = heads_ ? hex(heads_->fingerprint()) : layer_ ? hex(layer_->fingerprint()) : "";
-    for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
-    if (copy_) all += (all.empty() ? "" : "+") + hex(copy_->fingerprint());
+    std::string all = heads_ ? engine::hex(heads_->fingerprint()) : layer_ ? engine::hex(layer_->fingerprint()) : "";
+    for (const auto& model : models_) all += (all.empty() ? "" : "+") + engine::hex(model->fingerprint());
+    if (copy_) all += (all.empty() ? "" : "+") + engine::hex(copy_->fingerprint());
     return all;
 }
 
 std::string DraftModels::corpus_fingerprint() const {
     if (!corpus_) return "";
-    ContentHash hash;
+    engine::Hash hash;
     for (const std::vector<std::int32_t>& text : *corpus_) {
-        hash.add({reinterpret_cast<const char*>(text.data()), text.size() * sizeof(std::int32_t)});
+        hash.add(text.data(), text.size() * sizeof(std::int32_t));
         hash.add("\n");
     }
-    return hex(hash.value());
+    return engine::hex(hash.value());
 }
 
 }  // namespace longhaul::runner

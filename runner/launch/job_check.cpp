@@ -6,6 +6,7 @@
 
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
+#include "engine/hash.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
@@ -101,12 +102,12 @@ class JobChecker {
                 add("model", line, ExitCode::error);
             facts.num_tensors = tensors.tensors().size();
             for (const auto& [name, view] : tensors.tensors()) facts.tensor_bytes += view.num_bytes;
-            fingerprints_["model"] = hex(engine::model_fingerprint(facts.config, tensors.fingerprint()));
+            fingerprints_["model"] = engine::hex(engine::model_fingerprint(facts.config, tensors.fingerprint()));
         });
         attempt("model", [&] {
             tokenizer_ = load_tokenizer(folder, facts.config);
             facts.tokenizer_size = tokenizer_->vocab_size();
-            fingerprints_["tokenizer"] = hex(tokenizer_->fingerprint());
+            fingerprints_["tokenizer"] = engine::hex(tokenizer_->fingerprint());
         });
         if (!report_.settings.adapter.empty() && is_good("adapter")) check_adapter(facts);
         fingerprints_["numerics"] = std::to_string(kernels::numerics_version);
@@ -120,7 +121,7 @@ class JobChecker {
             auto adapter = engine::Adapter::open(folder);
             adapter.fit(facts.config);
             facts.adapter = folder.string() + ", " + adapter.summary();
-            fingerprints_["adapter"] = hex(adapter.fingerprint());
+            fingerprints_["adapter"] = engine::hex(adapter.fingerprint());
         });
     }
 
@@ -138,7 +139,7 @@ class JobChecker {
                 const auto tensors = engine::SafetensorsFolder::open(folder);
                 for (const std::string& line : engine::tensor_faults(config, tensors))
                     add("draft", line, ExitCode::error);
-                const std::string of_one = hex(engine::model_fingerprint(config, tensors.fingerprint()));
+                const std::string of_one = engine::hex(engine::model_fingerprint(config, tensors.fingerprint()));
                 fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
             });
             drafts_are_bad_ = drafts_are_bad_ || !good;
@@ -151,7 +152,7 @@ class JobChecker {
                 layer_parallel(report_.settings, folder, target);  // throws if it cannot be split and has to be
                 for (const std::string& line : engine::draft_layer_faults(folder, target, method))
                     add("draft", line, ExitCode::error);
-                fingerprint = hex(engine::draft_layer_fingerprint(folder, target, method));
+                fingerprint = engine::hex(engine::draft_layer_fingerprint(folder, target, method));
             });
         }
         if (const fs::path& folder = parts.heads; !folder.empty()) {
@@ -160,7 +161,7 @@ class JobChecker {
                 const engine::ModelConfig& target = report_.model->config;
                 for (const std::string& line : engine::head_faults(folder, target)) add("draft", line, ExitCode::error);
                 engine::tree_of_heads(draft_of(report_.settings), engine::HeadsConfig::load(folder, target));
-                fingerprint = hex(engine::heads_fingerprint(folder, target));
+                fingerprint = engine::hex(engine::heads_fingerprint(folder, target));
             });
         }
         if (parts.target_copy && draft_copy_precision(report_.settings))

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/model/model_plan.hpp"
 #include "kernels/numerics.hpp"
@@ -34,12 +35,12 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
                                            kv_dtype_of(settings), packed_folder(settings), settings.adapter);
     });
-    loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
-    loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
+    loaded.fingerprints["model"] = engine::hex(loaded.model->fingerprint());
+    loaded.fingerprints["tokenizer"] = engine::hex(loaded.tokenizer->fingerprint());
     loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
     check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
     if (settings.adapter.empty()) return;
-    loaded.fingerprints["adapter"] = hex(loaded.model->adapter_fingerprint());
+    loaded.fingerprints["adapter"] = engine::hex(loaded.model->adapter_fingerprint());
     check_same_everywhere(world, settings.adapter.string(), loaded.fingerprints["adapter"]);
 }
 

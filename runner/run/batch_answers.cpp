@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "runner/data/batch_requests.hpp"
@@ -111,7 +112,7 @@ class BatchAnswers {
                              "'" + engine::printable(requests_.lines().id(index)) + "'",
                              "the data has changed since the run");
         }
-        const std::string name = hex(hash_of(std::to_string(index) + ":" + first.id));
+        const std::string name = engine::hex(engine::hash_of(std::to_string(index) + ":" + first.id));
         Ordered line{{"id", "batch_req_" + name}, {"custom_id", first.id}};
         const auto failed = std::find_if(samples.begin(), samples.end(),
                                          [](const ResultRecord& of) { return of.finish_reason == "error"; });

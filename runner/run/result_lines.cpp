@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "runner/data/dataset_source.hpp"
@@ -190,7 +191,7 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
 
 void append_checksum(std::string& line) {
     line.pop_back();
-    const std::string checksum = hex(hash_of(line));
+    const std::string checksum = engine::hex(engine::hash_of(line));
     line.append(checksum_key).append(checksum).append(checksum_end);
 }
 
@@ -199,8 +200,8 @@ Checksum cut_checksum(std::string& line) {
     const std::size_t at = line.size() - std::min(size, line.size());
     const std::string_view member = std::string_view(line).substr(at);
     if (!member.starts_with(checksum_key) || !member.ends_with(checksum_end)) return Checksum::none;
-    const bool right =
-        hex(hash_of(std::string_view(line).substr(0, at))) == member.substr(checksum_key.size(), checksum_digits);
+    const bool right = engine::hex(engine::hash_of(std::string_view(line).substr(0, at))) ==
+                       member.substr(checksum_key.size(), checksum_digits);
     line.resize(at);
     line += '}';
     return right ? Checksum::right : Checksum::wrong;

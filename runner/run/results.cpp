@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/result_files.hpp"
@@ -164,9 +165,9 @@ void write_results(const fs::path& to, const std::string& tag, const ResultIndex
 }
 
 std::string hash_of_results(const fs::path& folder) {
-    ContentHash hash;
-    hash.add(InputFile(folder / "results.jsonl"));
-    return hex(hash.value());
+    engine::Hash hash;
+    InputFile(folder / "results.jsonl").add_to(hash);
+    return engine::hex(hash.value());
 }
 
 /// Line for the items that did not fail and have none of `places`, which are in input order; nullopt if all have one.

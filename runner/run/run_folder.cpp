@@ -2,15 +2,14 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/device_choice.hpp"
@@ -114,7 +113,7 @@ bool has_work(const RunFolder& folder) {
 constexpr const char* lost_identity = "restore it from a copy, or keep the results and take another output";
 
 std::string hash_text(const std::string& text) {
-    return hex(XXH3_64bits(text.data(), text.size()));
+    return engine::hex(engine::hash_of(text));
 }
 
 std::vector<fs::path> folders_of(const RunFolder& folder) {
@@ -136,12 +135,6 @@ bool holds_only_run_folders(const RunFolder& folder) {
 }
 
 }  // namespace
-
-std::string hex(std::uint64_t value) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
-    return digits;
-}
 
 fs::path shard_path(const fs::path& output, const Shard& shard) {
     return output / ("shard-" + std::to_string(shard.index) + "-of-" + std::to_string(shard.count));

@@ -89,9 +89,6 @@ std::string identity_hash(const Settings& settings, const Fingerprints& fingerpr
 /// Hash of the names, sizes and modification times of a model folder's files: a cheap check that nothing changed.
 std::string quick_fingerprint(const std::filesystem::path& model);
 
-/// 16 hexadecimal digits.
-std::string hex(std::uint64_t value);
-
 /// Content of RUN/finished.json; valid as long as the job does not request more.
 struct Finished {
     std::int64_t items = 0, failed = 0;

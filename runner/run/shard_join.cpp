@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
@@ -63,9 +64,9 @@ std::string difference(const DoneShard& first, const DoneShard& other) {
 
 /// Hash of everything that decides the joined files: the shards' summaries contain the hashes of their results.
 std::string state_of(const std::vector<DoneShard>& shards) {
-    ContentHash hash;
+    engine::Hash hash;
     for (const DoneShard& shard : shards) hash.add(shard.summary + shard.identity.dump());
-    return hex(hash.value());
+    return engine::hex(hash.value());
 }
 
 /// Reads a JSONL file line by line; has the current line and its id.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/hash.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
@@ -26,7 +27,7 @@ std::string name_part(std::string_view text) {
     for (char& c : name) {
         if (!is_name_letter(c) && c != ',') c = '_';
     }
-    return name == text ? name : name + "~" + hex(hash_of(text));
+    return name == text ? name : name + "~" + engine::hex(engine::hash_of(text));
 }
 
 std::string key_part(const Assignment& assignment) {
@@ -38,7 +39,7 @@ std::string joined(const std::vector<std::string>& parts) {
     for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
     constexpr std::size_t max_bytes = 180;  // file systems allow 255 bytes, and temporaries append a suffix
     if (text.size() <= max_bytes) return text;
-    return text.substr(0, max_bytes - 17) + "~" + hex(hash_of(text));
+    return text.substr(0, max_bytes - 17) + "~" + engine::hex(engine::hash_of(text));
 }
 
 /// Keys that plain decoding ignores. `verify` decides the text if it is not `coupled`, but without drafts it has no
