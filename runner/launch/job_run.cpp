@@ -61,18 +61,11 @@ void say_what_continues(const JobSize& size) {
     say(size.restarted, "starts again from the prompt", "start again from the prompt");
 }
 
-void warn(Log& log, const std::vector<std::string>& lines) {
-    for (const std::string& line : lines) {
-        log.say("warning: " + line);
-        std::fprintf(stderr, "warning: %s\n", line.c_str());
-    }
-}
-
 Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store, Log& log) {
     const Settings& settings = phase.settings;
     const DataSet& data = *loaded.data;
     const ResultIndex results = ResultIndex::read(phase.folder.root);
-    warn(log, results.damage());
+    for (const std::string& line : results.damage()) log.tell("warning: " + line);
     const auto checkpointed = checkpointed_items(data, settings, store);
     const auto number = [&](const ItemKey& key) { return key.index * settings.samples + key.sample; };
 
@@ -245,7 +238,9 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, Log& log, JobOutcom
     const bool tried_all = !phase.settings.retry_failed || outcome.stop == StopReason::none;
     outcome.all_done = outcome.done == outcome.items && tried_all;
     const std::string tag = std::to_string(phase.epoch);
-    warn(log, add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, results, outcome));
+    for (const std::string& line :
+         add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, results, outcome))
+        log.tell("warning: " + line);
     if (!outcome.all_done) return;
     if (phase.settings.task == "openai-batch") write_batch_answers(phase.folder.root, tag, results, phase.settings);
     write_results(phase.folder.root, tag, results, inputs, phase.settings);
@@ -309,7 +304,7 @@ void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, 
 
 JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phase) {
     std::unique_ptr<engine::CheckpointStore> store;
-    Log log(phase.folder.log() / (std::to_string(phase.epoch) + ".log"));
+    Log log(phase.folder.launch_log(phase.epoch));
     world.agree([&] {
         store = std::make_unique<engine::CheckpointStore>(
             phase.folder.checkpoints(),

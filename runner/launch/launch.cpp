@@ -89,7 +89,7 @@ std::string device_change(const Launch& launch) {
 
 void log_start(const Launch& launch) {
     const World& world = launch.world;
-    Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
+    Log log(launch.folder.launch_log(launch.epoch));
     log.say("launch " + std::to_string(launch.epoch) + " on " + world.host() + ", " + std::to_string(world.size()) +
             " ranks, " + std::to_string(world.num_replicas()) + " replicas of " +
             std::to_string(launch.settings.tensor_parallel));
@@ -104,14 +104,9 @@ void log_start(const Launch& launch) {
             "resumes, but only on " +
             device_kind(launch.settings));
     }
-    if (const std::string change = device_change(launch); !change.empty()) {
-        log.say("note: " + change);
-        std::fprintf(stderr, "note: %s\n", change.c_str());
-    }
-    if (const std::string warning = lossy_rule_warning(launch.settings); !warning.empty()) {
-        log.say("warning: " + warning);
-        std::fprintf(stderr, "warning: %s\n", warning.c_str());
-    }
+    if (const std::string change = device_change(launch); !change.empty()) log.tell("note: " + change);
+    if (const std::string warning = lossy_rule_warning(launch.settings); !warning.empty())
+        log.tell("warning: " + warning);
     const engine::LoadReport& load = launch.loaded.model->load_report();
     std::array<char, 64> seconds{};
     std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);
@@ -122,8 +117,11 @@ void log_start(const Launch& launch) {
         notices.push_back(std::move(notice));
     if (!launch.loaded.drafts.notice().empty()) notices.push_back(launch.loaded.drafts.notice());
     for (const std::string& notice : notices) {
-        log.say("note: " + notice);
-        if (!launch.loaded.notices_said) std::fprintf(stderr, "note: %s\n", notice.c_str());
+        if (launch.loaded.notices_said) {
+            log.say("note: " + notice);
+        } else {
+            log.tell("note: " + notice);
+        }
     }
     launch.loaded.notices_said = true;
     const std::int64_t items = num_items(launch);
@@ -145,7 +143,7 @@ void begin(Launch& launch) {
 
 /// Logs what the device chose by itself; known only at the end.
 void log_choices(const Launch& launch) {
-    Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
+    Log log(launch.folder.launch_log(launch.epoch));
     for (const std::string& line : launch.loaded.device->choices()) log.say("rank 0: " + line);
 }
 
@@ -398,7 +396,7 @@ LaunchEnd load_and_carry_out(Launch& launch, const std::function<void(const Summ
         return carry_out(launch, report);
     } catch (const AgreedFailure& failure) {
         if (launch.hold) {
-            Log(launch.folder.log() / (std::to_string(launch.epoch) + ".log")).say("error: " + failure.line);
+            Log(launch.folder.launch_log(launch.epoch)).say("error: " + failure.line);
             launch.hold->set_failure(failure.code, failure.line);
         }
         throw;

@@ -29,6 +29,12 @@ class Log {
         std::fflush(file_);
     }
 
+    /// Says the line also on standard error, where the user reads it now.
+    void tell(const std::string& line) {
+        say(line);
+        std::fprintf(stderr, "%s\n", line.c_str());
+    }
+
   private:
     std::filesystem::path path_;
     std::mutex mutex_;

@@ -26,6 +26,10 @@ struct RunFolder {
     [[nodiscard]] std::filesystem::path checkpoints() const { return root / "checkpoints"; }
     [[nodiscard]] std::filesystem::path status() const { return root / "status"; }
     [[nodiscard]] std::filesystem::path log() const { return root / "log"; }
+    /// The log of launch number `epoch` (its replicas have their own).
+    [[nodiscard]] std::filesystem::path launch_log(std::int64_t epoch) const {
+        return log() / (std::to_string(epoch) + ".log");
+    }
 
     /// Throws UsageError if the folder cannot hold a run: it holds something else, or is not writable. Writes nothing.
     void must_be_usable() const;
