@@ -78,16 +78,6 @@ std::vector<Assignment> engine_keys(const CommandLine& line) {
     return keys;
 }
 
-/// The key `threads`, needed before MPI starts. 0 if the arguments have errors; these are reported later, once.
-int threads_of_bench(const std::vector<std::string>& arguments) {
-    try {
-        const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
-        return static_cast<int>(parse_settings({}, engine_keys(line), {}, {}).threads);
-    } catch (const Error&) {
-        return 0;
-    }
-}
-
 /// Throws UsageError if `what` cannot be measured with this number of ranks.
 void check_ranks(const std::string& what, const Settings& settings, int ranks) {
     if (what == "all-reduce") {
@@ -261,7 +251,9 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
 
 int bench_command(const std::vector<std::string>& arguments) {
     if (!started_by_launcher()) return bench_alone(arguments);
-    const Placement placement = place_this_rank(threads_of_bench(arguments));
+    const Placement placement = place_this_rank(threads_of("bench", arguments, [](const CommandLine& line) {
+        return parse_settings({}, engine_keys(line), {}, {}).threads;
+    }));
     const World world;
     return exit_code_of_ranks([&] {
         bench_ranks(world, arguments, placement);

@@ -278,20 +278,12 @@ int generate_together(World& world, const std::vector<std::string>& arguments, c
     return code;
 }
 
-/// The key `threads`, before MPI starts and errors can be agreed on; 0 if the arguments have one.
-int threads_of(const std::vector<std::string>& arguments) {
-    try {
-        return static_cast<int>(read_settings(parse_command_line(arguments, syntax_of("generate")), 1).threads);
-    } catch (const Error&) {
-        return 0;
-    }
-}
-
 }  // namespace
 
 int generate_command(const std::vector<std::string>& arguments) {
     if (!started_in_ranks()) return generate_alone(arguments);
-    const Placement placement = place_this_rank(threads_of(arguments));
+    const Placement placement = place_this_rank(
+        threads_of("generate", arguments, [](const CommandLine& line) { return read_settings(line, 1).threads; }));
     World world;
     return exit_code_of_ranks([&] { return generate_together(world, arguments, placement); });
 }

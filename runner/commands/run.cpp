@@ -1,8 +1,6 @@
 // `longhaul run`: starts a job or resumes it from its run folder.
 #include <cstdio>
-#include <filesystem>
 
-#include "engine/error.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/message_text.hpp"
@@ -15,39 +13,16 @@
 namespace longhaul::runner {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// Rank 0 alone reads the job file, since a shared file system may show the ranks different contents. Collective.
+/// The checked job. Collective.
 Settings read_settings(const World& world, const std::vector<std::string>& arguments) {
-    std::vector<Assignment> file, keys;
-    std::string job_file;
-    world.agree([&] {
-        if (!world.is_first()) return;
-        CommandLine line = parse_command_line(arguments, syntax_of("run"));
-        file = read_job_file(line.places.front());
-        keys = std::move(line.keys);
-        job_file = fs::absolute(line.places.front()).string();
-    });
-    broadcast(world, file);
-    broadcast(world, keys);
-    world.broadcast(job_file);
+    const JobLines lines = read_job_lines(world, "run", arguments);
     Settings settings;
     world.agree([&] {
-        settings = parse_settings(file, keys, job_file);
+        settings = parse_settings(lines.file, lines.keys, lines.path);
         check_ranks(world, settings);
         check_device(settings, gpus_here());
     });
     return settings;
-}
-
-/// The key `threads`, needed before MPI starts. 0 if the job has errors; these are reported later, once.
-int threads_of_run(const std::vector<std::string>& arguments) {
-    try {
-        const CommandLine line = parse_command_line(arguments, syntax_of("run"));
-        return static_cast<int>(load_settings(line.places.front(), line.keys).threads);
-    } catch (const Error&) {
-        return 0;
-    }
 }
 
 /// The summary of a finished run, with the place of its results as of now: the folder may have been moved.
@@ -84,7 +59,9 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
 
 int run_command(const std::vector<std::string>& arguments) {
     install_stop_signals();  // first, since a stop may be requested at any time
-    const Placement placement = place_this_rank(threads_of_run(arguments));
+    const Placement placement = place_this_rank(threads_of("run", arguments, [](const CommandLine& line) {
+        return load_settings(line.places.front(), line.keys).threads;
+    }));
     World world;
     return exit_code_of_ranks([&] { return run_job(world, arguments, placement); });
 }

@@ -2,7 +2,6 @@
 // Each point of the sweep has its own run folder. Finished points are skipped, started ones resume.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,38 +20,6 @@
 
 namespace longhaul::runner {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// Rank 0 alone reads the sweep file, since a shared file system may show the ranks different contents. Collective.
-Sweep read_shared(const World& world, const std::vector<std::string>& arguments) {
-    std::vector<Assignment> lines, keys;
-    std::string file;
-    world.agree([&] {
-        if (!world.is_first()) return;
-        CommandLine line = parse_command_line(arguments, syntax_of("sweep"));
-        file = line.places.front();
-        lines = read_job_file(file);
-        keys = std::move(line.keys);
-        file = fs::absolute(file).string();
-    });
-    broadcast(world, lines);
-    broadcast(world, keys);
-    world.broadcast(file);
-    Sweep sweep;
-    world.agree([&] { sweep = parse_sweep(lines, keys, file); });
-    return sweep;
-}
-
-/// The key `threads`, needed before MPI starts. 0 if the sweep has errors; these are reported later, once.
-int threads_of_sweep(const std::vector<std::string>& arguments) {
-    try {
-        const CommandLine line = parse_command_line(arguments, syntax_of("sweep"));
-        return static_cast<int>(read_sweep(line.places.front(), line.keys).threads);
-    } catch (const Error&) {
-        return 0;
-    }
-}
 
 /// Finds out whether all items of a point are done. Opens the data once for consecutive points that share it.
 class DoneFinder {
@@ -262,7 +229,9 @@ int SweepRun::run() {
 }
 
 int run_sweep(World& world, const std::vector<std::string>& arguments, const Placement& placement) {
-    const Sweep sweep = read_shared(world, arguments);
+    const JobLines lines = read_job_lines(world, "sweep", arguments);
+    Sweep sweep;
+    world.agree([&] { sweep = parse_sweep(lines.file, lines.keys, lines.path); });
     std::vector<SweepPoint> points;
     world.agree([&] { points = points_of(sweep); });
     return SweepRun(world, placement, sweep, std::move(points)).run();
@@ -272,7 +241,9 @@ int run_sweep(World& world, const std::vector<std::string>& arguments, const Pla
 
 int sweep_command(const std::vector<std::string>& arguments) {
     install_stop_signals();  // first, since a stop may be requested at any time
-    const Placement placement = place_this_rank(threads_of_sweep(arguments));
+    const Placement placement = place_this_rank(threads_of("sweep", arguments, [](const CommandLine& line) {
+        return read_sweep(line.places.front(), line.keys).threads;
+    }));
     World world;
     return exit_code_of_ranks([&] { return run_sweep(world, arguments, placement); });
 }

@@ -208,6 +208,15 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     return line;
 }
 
+int threads_of(const std::string& command, const std::vector<std::string>& arguments,
+               const std::function<std::int64_t(const CommandLine&)>& read) {
+    try {
+        return static_cast<int>(read(parse_command_line(arguments, syntax_of(command))));
+    } catch (const Error&) {
+        return 0;
+    }
+}
+
 const CommandSyntax& syntax_of(const std::string& command) {
     for (const CommandSyntax& syntax : command_table()) {
         if (syntax.name == command) return syntax;

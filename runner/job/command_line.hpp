@@ -2,7 +2,8 @@
 // runner/commands; main.cpp and help.cpp use the table.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,11 @@ struct CommandLine {
 /// Parses `--key=value`, `--key value` and `--flag`; `--` ends the options. Does not accept abbreviations. For an
 /// unknown option the error names the nearest known one. Throws UsageError ("command line: …").
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const CommandSyntax& syntax);
+
+/// The key `threads`, needed before MPI starts, as `read` finds it in the command line. 0 if that fails: faults are
+/// reported later, once.
+int threads_of(const std::string& command, const std::vector<std::string>& arguments,
+               const std::function<std::int64_t(const CommandLine&)>& read);
 
 /// The keys of the vocabulary that `syntax` accepts.
 std::vector<KeyInfo> keys_of(const CommandSyntax& syntax);

@@ -13,6 +13,7 @@
 #include "runner/host/files.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/host/signals.hpp"
+#include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/run/earlier_results.hpp"
@@ -23,6 +24,17 @@ namespace longhaul::runner {
 namespace {
 
 namespace fs = std::filesystem;
+
+// --- before a launch
+
+void broadcast(const World& world, std::vector<Assignment>& assignments) {
+    nlohmann::json json = nlohmann::json::array();
+    for (const Assignment& a : assignments) json.push_back({a.key, a.value, a.origin});
+    std::string bytes = engine::json_text(json);
+    world.broadcast(bytes);
+    assignments.clear();
+    for (const auto& entry : engine::try_parse_json(bytes)) assignments.push_back({entry[0], entry[1], entry[2]});
+}
 
 // --- start of a launch
 
@@ -298,13 +310,19 @@ void join_if_last(const Settings& settings) {
     }
 }
 
-void broadcast(const World& world, std::vector<Assignment>& assignments) {
-    nlohmann::json json = nlohmann::json::array();
-    for (const Assignment& a : assignments) json.push_back({a.key, a.value, a.origin});
-    std::string bytes = engine::json_text(json);
-    world.broadcast(bytes);
-    assignments.clear();
-    for (const auto& entry : engine::try_parse_json(bytes)) assignments.push_back({entry[0], entry[1], entry[2]});
+JobLines read_job_lines(const World& world, const std::string& command, const std::vector<std::string>& arguments) {
+    JobLines lines;
+    world.agree([&] {
+        if (!world.is_first()) return;
+        CommandLine line = parse_command_line(arguments, syntax_of(command));
+        lines.file = read_job_file(line.places.front());
+        lines.keys = std::move(line.keys);
+        lines.path = fs::absolute(line.places.front()).string();
+    });
+    broadcast(world, lines.file);
+    broadcast(world, lines.keys);
+    world.broadcast(lines.path);
+    return lines;
 }
 
 void check_ranks(const World& world, const Settings& settings) {

@@ -73,8 +73,14 @@ struct LaunchEnd {
     StopReason stop = StopReason::none;
 };
 
-/// Broadcasts rank 0's assignments: ranks may see different files, even on a shared file system. Collective.
-void broadcast(const World& world, std::vector<Assignment>& assignments);
+/// What `run` and `sweep` read before they check it.
+struct JobLines {
+    std::vector<Assignment> file, keys;  ///< the lines of the file, and the keys of the command line
+    std::string path;                    ///< of the file, absolute
+};
+/// Parses the command line and reads its file on rank 0 alone: the ranks may see different files, even on a shared file
+/// system. Collective.
+JobLines read_job_lines(const World& world, const std::string& command, const std::vector<std::string>& arguments);
 
 /// Throws UsageError if the number of ranks is not a multiple of tensor-parallel.
 void check_ranks(const World& world, const Settings& settings);
