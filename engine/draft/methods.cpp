@@ -223,17 +223,17 @@ static TreeShape greatest_tree(const DraftMethod& method) {
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
     if (method.chooses_method() && !spec.is_auto())
-        throw UsageError("draft-tree: expected auto with draft = " + method.name + ", got '" + spec.text() + "'");
+        throw DraftMethodError("draft-tree: expected auto with draft = " + method.name + ", got '" + spec.text() + "'");
     if (method.fixed_shape && spec.is_auto())
-        throw UsageError("draft-tree: expected a shape, such as " + method.default_tree +
-                         ", with draft = " + method.name + ", got 'auto'");
+        throw DraftMethodError("draft-tree: expected a shape, such as " + method.default_tree +
+                               ", with draft = " + method.name + ", got 'auto'");
     if (chooses_tree(method, spec)) return greatest_tree(method);
     const bool own = !spec.is_given() || spec.is_auto();
     TreeShape shape = own ? parse_tree_shape(method.default_tree) : spec.shape();
     const std::string wanted = wanted_form(method.form, shape);
     if (!wanted.empty())
-        throw UsageError("draft-tree: expected " + wanted + ", with draft = " + method.name + ", got '" + spec.text() +
-                         "'");
+        throw DraftMethodError("draft-tree: expected " + wanted + ", with draft = " + method.name + ", got '" +
+                               spec.text() + "'");
     if (method.form == TreeForm::chains && shape.width < num_models)
         throw UsageError("draft-tree: expected at least " + std::to_string(num_models) +
                          " chains, at least one per draft-model, got '" + (own ? method.default_tree : spec.text()) +

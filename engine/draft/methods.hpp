@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/draft/tree_spec.hpp"
+#include "engine/error.hpp"
 
 namespace longhaul::engine {
 
@@ -113,6 +114,12 @@ constexpr const char* automatic = "auto";
 
 /// All draft methods of this version.
 const std::vector<DraftMethod>& draft_methods();
+/// A setting that does not fit the draft method, which the message names ("with draft = sd").
+class DraftMethodError : public UsageError {
+  public:
+    using UsageError::UsageError;
+};
+
 /// Throws UsageError that lists the methods if `name` is none of them.
 const DraftMethod& find_draft_method(std::string_view name);
 

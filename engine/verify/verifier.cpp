@@ -116,9 +116,9 @@ void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num
     std::string names;
     for (const std::string& name : methods_of_rule(rule)) names += (names.empty() ? "" : ", ") + name;
     const char* why = rule.is_lossless() ? "; the output would not follow the model's distribution" : "";
-    throw UsageError("verify: expected " + lossless_rules(method, num_models, tree) + " with draft = " + method.name +
-                     ", got " + rule.name() + ", which needs " + wanted_drafts(rule) + " (draft = " + names + ")" +
-                     why);
+    throw DraftMethodError("verify: expected " + lossless_rules(method, num_models, tree) +
+                           " with draft = " + method.name + ", got " + rule.name() + ", which needs " +
+                           wanted_drafts(rule) + " (draft = " + names + ")" + why);
 }
 
 }  // namespace longhaul::engine

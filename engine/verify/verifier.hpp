@@ -92,8 +92,9 @@ class ForcedVerifier final : public NodeVerifier {
 
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
-/// Throws UsageError if `rule` with the drafts of `method` would not preserve the target's distribution (algorithms.md
-/// section 3, "Which drafts a rule may see"), or is not meant for them (a rule that never does, for comparison).
+/// Throws DraftMethodError if `rule` with the drafts of `method` would not preserve the target's distribution
+/// (algorithms.md section 3, "Which drafts a rule may see"), or is not meant for them (a rule that never does, for
+/// comparison).
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree = {});
 
 /// Names of the methods (with one draft model) that `rule` may be used with.

@@ -27,21 +27,24 @@ std::vector<std::string> key_names() {
     return names;
 }
 
+/// Whether a message names the job's draft method: then it also says who chose that, if the job gives none.
+enum class Names { no_method, method };
+
 /// Reports faults to the sink and remembers their keys.
 class Faults {
   public:
     explicit Faults(const FaultSink& sink) : sink_(sink) {}
 
     void add(const std::string& key, const std::string& origin, const std::string& field, const std::string& expected,
-             const std::string& got, const std::string& fix = "") {
-        add_line(key, InputError::format(origin, field, expected, got, fix));
+             const std::string& got, const std::string& fix = "", Names names = Names::no_method) {
+        add_line(key, InputError::format(origin, field, expected, got, fix), names);
     }
     void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& fix = "") {
         add(of.key, of.origin, of.key, expected, got, fix);
     }
     /// Adds a message that already names its field.
-    void add_line(const std::string& key, const std::string& line) {
-        const bool by_us = !chosen_.empty() && line.find(" with draft = " + chosen_ + ", ") != std::string::npos;
+    void add_line(const std::string& key, const std::string& line, Names names = Names::no_method) {
+        const bool by_us = !chosen_.empty() && names == Names::method;
         sink_(key, by_us ? line + "; draft = auto chose " + chosen_ : line);
         keys_.insert(key);
     }
@@ -214,8 +217,8 @@ bool is_chain(const engine::DraftMethod& method, const engine::TreeSpec& tree) {
 void check_drafts(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     const engine::DraftMethod& method = *settings.draft;
     if (!method.drafts() || faults.has("draft")) return;
-    const auto add = [&](const std::string& key, const std::string& line) {
-        if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line);
+    const auto add = [&](const std::string& key, const std::string& line, Names names = Names::no_method) {
+        if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line, names);
     };
     const auto models = static_cast<std::int64_t>(settings.draft_model.size());
     if (models < method.min_folders || models > method.max_folders) {
@@ -228,12 +231,16 @@ void check_drafts(const Settings& settings, const KeyOrigins& origins, Faults& f
         const std::string got = models == 0   ? "nothing"
                                 : models == 1 ? shown(settings.draft_model.front().string())
                                               : std::to_string(models) + " of them";
-        add("draft-model", "draft-model: expected " + expected + " with draft = " + method.name + ", got " + got +
-                               (method.max_folders == 0 ? "; this draft method needs none" : ""));
+        add("draft-model",
+            "draft-model: expected " + expected + " with draft = " + method.name + ", got " + got +
+                (method.max_folders == 0 ? "; this draft method needs none" : ""),
+            Names::method);
     }
     const auto attempt = [&](const std::string& key, const std::function<void()>& check) {
         try {
             check();
+        } catch (const engine::DraftMethodError& error) {
+            add(key, error.what(), Names::method);
         } catch (const UsageError& error) {
             add(key, error.what());
         }
@@ -246,8 +253,10 @@ void check_drafts(const Settings& settings, const KeyOrigins& origins, Faults& f
                 ", got auto; what it chooses depends on measured time, and with this rule trees decide the "
                 "text");
     if (settings.draft_temperature >= 0 && !method.samples())
-        add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
-                                     ", got a number; only sampled drafts have a temperature");
+        add("draft-temperature",
+            "draft-temperature: expected its default with draft = " + method.name +
+                ", got a number; only sampled drafts have a temperature",
+            Names::method);
     if (settings.draft_temperature == 0 && method.samples() && !is_chain(method, settings.draft_tree))
         add("draft-temperature",
             "draft-temperature: expected more than 0 with draft-tree = " + settings.draft_tree.text() +
@@ -257,8 +266,9 @@ void check_drafts(const Settings& settings, const KeyOrigins& origins, Faults& f
 
 /// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.
 void check_partial_cache(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
-    const auto add = [&](const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
-        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
+    const auto add = [&](const std::string& key, const std::string& expected, const std::string& got,
+                         const std::string& fix, Names names = Names::no_method) {
+        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix, names);
     };
     if (!settings.draft->drafts()) return;  // plain decoding ignores draft keys
     const bool copies = settings.draft->copies_target;
@@ -267,7 +277,7 @@ void check_partial_cache(const Settings& settings, const KeyOrigins& origins, Fa
             "a copy above the model's precision costs more than the model itself");
     if (settings.draft_passes != 0 && !settings.draft->chained_heads)
         add("draft-passes", "its default with draft = " + settings.draft->name, std::to_string(settings.draft_passes),
-            "only draft = tokenswift has it");
+            "only draft = tokenswift has it", Names::method);
     if (copies) {
         const bool ranks = settings.partial_cache_mode == "dynamic" || settings.partial_cache_mode == "static";
         if (ranks && settings.partial_cache > 0 && settings.partial_cache < engine::min_ranked_positions)
@@ -289,25 +299,27 @@ void check_partial_cache(const Settings& settings, const KeyOrigins& origins, Fa
         const bool is_earlier = earlier != earlier_values.end() && value.front() == earlier->second;
         if (is_earlier || value == find_key(key)->get(Settings())) continue;
         add(key, "its default with draft = " + settings.draft->name, shown(value.front()),
-            "only draft = " + copying + " have it");
+            "only draft = " + copying + " have it", Names::method);
     }
 }
 
 /// Reports draft layers and heads that are given as a language model.
 void check_layer_folders(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
-    const auto check = [&](const char* key, const std::filesystem::path& folder, const std::string& expected) {
+    const auto check = [&](const char* key, const std::filesystem::path& folder, const std::string& expected,
+                           Names names) {
         const std::string method = engine::method_of_draft_layer(folder);
         const std::string of_heads = folder == settings.model ? "" : engine::methods_of_heads(folder);
         const std::string hint = method.empty()
                                      ? "it holds draft heads; set draft = " + of_heads
                                      : "it holds a draft layer; that is the draft-model of draft = " + method;
         if ((!method.empty() || !of_heads.empty()) && !faults.has(key))
-            faults.add(key, origins.of(key), key, expected, shown(folder.string()), hint);
+            faults.add(key, origins.of(key), key, expected, shown(folder.string()), hint, names);
     };
-    check("model", settings.model, "the folder of a language model");
+    check("model", settings.model, "the folder of a language model", Names::no_method);
     if (settings.draft->part != engine::DraftPart::language_model) return;
     for (const auto& folder : settings.draft_model)
-        check("draft-model", folder, "the folder of a language model with draft = " + settings.draft->name);
+        check("draft-model", folder, "the folder of a language model with draft = " + settings.draft->name,
+              Names::method);
 }
 
 /// Reports re-sampling keys that are given with another method. Plain decoding ignores draft keys.
@@ -317,19 +329,19 @@ void check_resampling(const Settings& settings, const KeyOrigins& origins, Fault
         const std::vector<std::string> value = find_key(key)->get(settings);
         if (value != find_key(key)->get(Settings()) && !faults.has(key))
             faults.add(key, origins.of(key), key, "its default with draft = " + settings.draft->name,
-                       shown(value.front()), "only draft = lyanna has it");
+                       shown(value.front()), "only draft = lyanna has it", Names::method);
     }
 }
 
 /// Reports a corpus that no draft would use.
 void check_corpus(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.draft_corpus.empty() || !settings.draft->drafts()) return;
-    const auto add = [&](const std::string& with, const std::string& why) {
+    const auto add = [&](const std::string& with, const std::string& why, Names names = Names::no_method) {
         if (faults.has("draft-corpus") || faults.has("draft")) return;
         faults.add("draft-corpus", origins.of("draft-corpus"), "draft-corpus", "none with " + with,
-                   shown(settings.draft_corpus.string()), why);
+                   shown(settings.draft_corpus.string()), why, names);
     };
-    if (!settings.draft->has_ngrams) add("draft = " + settings.draft->name, "it drafts without n-grams");
+    if (!settings.draft->has_ngrams) add("draft = " + settings.draft->name, "it drafts without n-grams", Names::method);
     if (!settings.is_coupled()) add("verify = " + settings.verify.name(), "with this rule drafts decide the text");
     if (settings.ngram_top == 0) add("ngram-top = 0", "");
     // Those of chained heads follow every first token.
