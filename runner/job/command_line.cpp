@@ -225,6 +225,14 @@ const CommandSyntax& syntax_of(const std::string& command) {
 }
 
 namespace {
+std::vector<std::string> keys_not_for_generate() {
+    std::vector<std::string> others;
+    for (const Key& key : key_table()) {
+        if (!key.for_generate) others.push_back(key.info.key);
+    }
+    return others;
+}
+
 /// All keys of the vocabulary except `used`.
 std::vector<std::string> keys_but(const std::vector<std::string>& used) {
     std::vector<std::string> others;
@@ -264,38 +272,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"prompt", "TEXT", "the text to continue"},
                      {"prompt-file", "FILE", "the same, read from a file; - reads standard input"}},
          .keys = true,
-         .unused_keys = {"task",
-                         "data",
-                         "column",
-                         "split",
-                         "reference",
-                         "template",
-                         "model",
-                         "output",
-                         "limit",
-                         "samples",
-                         "shard",
-                         "prompt-tokens",
-                         "logprobs",
-                         "teacher-forced",
-                         "mode",
-                         "window",
-                         "stride",
-                         "token-ids",
-                         "allow-device-change",
-                         "batch",
-                         "tensor-parallel",
-                         "max-failures",
-                         "retry-failed",
-                         "baseline",
-                         "replay-run",
-                         "replay-accept",
-                         "checkpoint-tokens",
-                         "checkpoint-seconds",
-                         "checkpoint-kv",
-                         "checkpoint-quota",
-                         "watchdog-seconds",
-                         "lease-seconds"},
+         .unused_keys = keys_not_for_generate(),
          .summary = "continue one prompt, streamed to the terminal; Ctrl-C ends it",
          .example = "longhaul generate jobs/demo/model --prompt \"It was a dark night\" --max-tokens=200",
          .more =

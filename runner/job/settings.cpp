@@ -293,12 +293,11 @@ void check_partial_cache(const Settings& settings, const KeyOrigins& origins, Fa
         copying += (copying.empty() ? "" : ", ") + method.name;
     }
     copying.replace(copying.rfind(", "), 2, " and ");
-    for (const char* key : draft_copy_keys) {
-        const std::vector<std::string> value = find_key(key)->get(settings);
-        const auto earlier = earlier_values.find(key);
-        const bool is_earlier = earlier != earlier_values.end() && value.front() == earlier->second;
-        if (is_earlier || value == find_key(key)->get(Settings())) continue;
-        add(key, "its default with draft = " + settings.draft->name, shown(value.front()),
+    for (const Key& key : key_table()) {
+        if (!key.of_copies) continue;
+        const std::vector<std::string> value = key.get(settings);
+        if (value.front() == key.earlier_value || value == key.get(Settings())) continue;
+        add(key.info.key, "its default with draft = " + settings.draft->name, shown(value.front()),
             "only draft = " + copying + " have it", Names::method);
     }
 }
@@ -477,10 +476,6 @@ DraftFolders draft_folders(const Settings& settings) {
     return folders;
 }
 
-bool is_draft_copy_key(std::string_view key) {
-    return std::find(draft_copy_keys.begin(), draft_copy_keys.end(), key) != draft_copy_keys.end();
-}
-
 KeyKind kind_of(const std::string& key, const Settings& settings) {
     const Key* entry = find_key(key);
     if (entry == nullptr) return KeyKind::identity;  // an unknown key is not free to change
@@ -507,25 +502,6 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 }
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
-    // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode",
-                                                  "window",
-                                                  "stride",
-                                                  "chat",
-                                                  "stop-loops",
-                                                  "dry-multiplier",
-                                                  "dry-base",
-                                                  "dry-allowed-length",
-                                                  "dry-window",
-                                                  "dry-breakers",
-                                                  "draft-passes",
-                                                  "resample",
-                                                  "resample-tree",
-                                                  "column",
-                                                  "template-date",
-                                                  "all-reduce",
-                                                  "presence-penalty",
-                                                  "frequency-penalty"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {
@@ -534,8 +510,8 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         if (key.info.key == "adapter" && !settings.adapter.empty())
             identity.push_back({"adapter", "an adapter", "job"});
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
-        if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
-        if (is_draft_copy_key(key.info.key) && !settings.draft->copies_target) continue;
+        if (key.later && key.get(settings) == key.get(defaults)) continue;
+        if (key.of_copies && !settings.draft->copies_target) continue;
         if (key.info.key == "device") {
             identity.push_back({"device", device_kind(settings), "job"});
             continue;

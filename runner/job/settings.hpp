@@ -1,12 +1,9 @@
 // Reads, checks and writes a job, and defines which keys decide its results. Used by all commands that take a job.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/tokenizer/chat_template.hpp"
@@ -76,15 +73,6 @@ struct DraftFolders {
     [[nodiscard]] std::vector<std::filesystem::path> all() const;
 };
 DraftFolders draft_folders(const Settings& settings);
-
-/// The keys of methods whose drafts copy the target. Other methods ignore them: they are not part of the job's
-/// identity.
-constexpr std::array<const char*, 4> draft_copy_keys{"draft-precision", "draft-passes", "partial-cache",
-                                                     "partial-cache-mode"};
-bool is_draft_copy_key(std::string_view key);
-/// The values that earlier versions wrote into job files and identities with every method.
-inline const std::map<std::string, std::string> earlier_values{{"partial-cache", "4096"},
-                                                               {"partial-cache-mode", "dynamic"}};
 
 /// Whether a key may change between launches of one run folder (runner/README.md, "Resume").
 enum class KeyKind {

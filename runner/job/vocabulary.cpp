@@ -200,6 +200,7 @@ Key resample_tree_key() {
                      .value_name = "SHAPE",
                      .help = "draft = lyanna: shape of that tree, width x depth, with a node budget 4x2:4"},
             .kind = Kind::draft,
+            .later = true,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
                     try {
@@ -220,6 +221,8 @@ Key partial_cache_key() {
                          "reads: more than 16, with "
                          "dynamic and static at least 256"},
         .kind = Kind::draft,
+        .of_copies = true,
+        .earlier_value = "4096",
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.partial_cache = value == "auto" ? 0 : parse_integer(value, 17, max_tokens); },
         .get =
@@ -233,6 +236,8 @@ Key draft_passes_key() {
                  .help = "passes of draft = tokenswift before its heads, each behind the token that the one before "
                          "found most likely; auto = 1, or 4 with draft-tree = auto and a copy of fewer bits"},
         .kind = Kind::draft,
+        .later = true,
+        .of_copies = true,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.draft_passes = value == "auto" ? 0 : parse_integer(value, 1, 16); },
         .get =
@@ -244,6 +249,7 @@ Key tensor_parallel_key() {
                      .value_name = "1|2|4|8",
                      .help = "MPI ranks that share one copy of the model"},
             .kind = Kind::execution,
+            .for_generate = false,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
                     s.tensor_parallel = std::stoll(choose(value, {"1", "2", "4", "8"}, {}, ""));
@@ -273,6 +279,7 @@ Key shard_key() {
                      "only the items whose number in the data is I modulo K, in the run folder OUTPUT/shard-I-of-K: K "
                      "independent launches share a job; the last to end joins the results in OUTPUT"},
         .kind = Kind::execution,
+        .for_generate = false,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.shard = value == "off" ? Shard{} : parse_shard(value); },
         .get = [](const Settings& s) { return Strings{s.shard.name()}; }};
@@ -339,12 +346,13 @@ std::string lossless_pairs() {
 Section job_section() {
     return {
         "Job",
-        {choice("task", Kind::identity, &Settings::task,
-                {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"}, {},
-                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; longwriter: write texts of a "
-                "given length; prompts: continue each prompt; "
-                "openai-batch: answer the requests of a batch file, in its own form"),
-         path(
+        {not_for_generate(choice(
+             "task", Kind::identity, &Settings::task,
+             {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"}, {},
+             "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; longwriter: write texts of a "
+             "given length; prompts: continue each prompt; "
+             "openai-batch: answer the requests of a batch file, in its own form")),
+         not_for_generate(path(
              "data", Kind::execution, &Settings::data,
              "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines, .sgm, or .jsonl with "
              "\"source\" and \"reference\"; xsum: .jsonl "
@@ -352,38 +360,41 @@ Section job_section() {
              "\"response\"; longwriter: .jsonl with \"prompt\" and \"length\"; prompts: .jsonl with \"prompt\" or "
              "\"messages\", or .txt with one per line; "
              "openai-batch: .jsonl with \"custom_id\", \"method\", \"url\" and \"body\"; instead of .jsonl, except for "
-             "pg19 and openai-batch, also .parquet or a folder of a Hugging Face dataset"),
+             "pg19 and openai-batch, also .parquet or a folder of a Hugging Face dataset")),
          column_key(), split_key(),
-         path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
+         not_for_generate(path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint")),
          optional_path("adapter", Kind::execution, &Settings::adapter,
                        "folder of a LoRA adapter of the model, as PEFT writes it: it is merged into the weights when "
                        "they are loaded, and then costs no time; empty = none"),
-         path("output", Kind::execution, &Settings::output,
-              "run folder: results, checkpoints, logs; an interrupted run resumes from it"),
-         seed_key(), integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all"),
-         integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt"),
+         not_for_generate(path("output", Kind::execution, &Settings::output,
+                               "run folder: results, checkpoints, logs; an interrupted run resumes from it")),
+         seed_key(),
+         not_for_generate(
+             integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all")),
+         not_for_generate(
+             integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt")),
          shard_key()}};
 }
 
 Section text_section() {
     return {
         "Text",
-        {integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, max_tokens,
-                 "pg19: tokens of the book that are the prompt"),
+        {not_for_generate(integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, max_tokens,
+                                  "pg19: tokens of the book that are the prompt")),
          integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, max_tokens,
                  "maximum number of new tokens per item"),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "continue after the model's end-of-text token"),
          stop_key(),
-         integer(
+         later(integer(
              "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
              "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "
-             "some period p of at most N; a common N is 64; 0 = off"),
-         optional_path(
+             "some period p of at most N; a common N is 64; 0 = off")),
+         not_for_generate(optional_path(
              "reference", Kind::execution, &Settings::reference,
              "wmt, xsum: file with the reference for each line of data; by default the file beside data with the "
-             "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
+             "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en")),
          template_key(),
-         flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
+         later(flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message")),
          chat_template_key(),
          template_variable_key(),
          template_date_key(),
@@ -391,22 +402,28 @@ Section text_section() {
                 "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
                 "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
-         integer("logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
-                 "also write [id, log-probability] of each token and of the k most probable others, from the model's "
-                 "raw logits, before any sampling key; 0 = off"),
-         flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
-              "use the data's own continuation as the text: measures speed, acceptance and loss on real text"),
-         choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
-                "generate text, or only score the data's own continuations (up to max-tokens of each)"),
-         integer("window", Kind::identity, &Settings::window, 0, max_tokens,
-                 "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"),
-         integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
-                 "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
+         not_for_generate(integer(
+             "logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
+             "also write [id, log-probability] of each token and of the k most probable others, from the model's "
+             "raw logits, before any sampling key; 0 = off")),
+         not_for_generate(
+             flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
+                  "use the data's own continuation as the text: measures speed, acceptance and loss on real text")),
+         not_for_generate(
+             later(choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
+                          "generate text, or only score the data's own continuations (up to max-tokens of each)"))),
+         not_for_generate(later(
+             integer("window", Kind::identity, &Settings::window, 0, max_tokens,
+                     "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"))),
+         not_for_generate(
+             later(integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
+                           "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"))),
          optional_path(
              "hidden-states", Kind::execution, &Settings::hidden_states,
              "mode = perplexity: folder for the hidden states and most probable next tokens of each text scored from "
              "then on, on which jobs/train trains draft parts; an interrupted item starts over"),
-         flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
+         not_for_generate(
+             flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results"))}};
 }
 
 Section machine_section() {
@@ -420,10 +437,10 @@ Section machine_section() {
          or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu", "cuda"}, {},
                         "CPU, or one NVIDIA GPU per rank of a node; auto = GPU if built with CUDA and one is visible"),
                  &Settings::device),
-         flag("allow-device-change", Kind::execution, &Settings::allow_device_change,
-              "allow resuming on another kind of device, whose text may differ"),
-         integer("batch", Kind::execution, &Settings::batch, 1, 65536,
-                 "maximum number of sequences in flight per replica"),
+         not_for_generate(flag("allow-device-change", Kind::execution, &Settings::allow_device_change,
+                               "allow resuming on another kind of device, whose text may differ")),
+         not_for_generate(integer("batch", Kind::execution, &Settings::batch, 1, 65536,
+                                  "maximum number of sequences in flight per replica")),
          tensor_parallel_key(),
          integer("threads", Kind::execution, &Settings::threads, 0, 4096,
                  "threads per rank; 0 = its share of the node"),
@@ -432,20 +449,22 @@ Section machine_section() {
                 "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
                 "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
                 "tensor-parallel; auto = the fastest that runs here"),
-         choice("all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
-                "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "
-                "GPUs, transfers less and adds as NCCL does: the text then depends on tensor-parallel, batch, the "
-                "draft, the version of NCCL and how the GPUs are connected, also when a run is resumed"),
+         later(choice(
+             "all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
+             "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "
+             "GPUs, transfers less and adds as NCCL does: the text then depends on tensor-parallel, batch, the "
+             "draft, the version of NCCL and how the GPUs are connected, also when a run is resumed")),
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "memory per rank for keys and values, for example 8GiB"),
          size(
              "host-memory", Kind::execution, &Settings::host_memory, "0",
              "on a GPU: host memory per rank for keys and values that do not fit into the GPU's; slow, for long items"),
-         integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
-                 "stop after this number of failed items; 0 = never"),
-         flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again"),
-         flag("baseline", Kind::execution, &Settings::baseline, "also decode without drafts and report the speedup")}};
+         not_for_generate(integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
+                                  "stop after this number of failed items; 0 = never")),
+         not_for_generate(flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again")),
+         not_for_generate(flag("baseline", Kind::execution, &Settings::baseline,
+                               "also decode without drafts and report the speedup"))}};
 }
 
 Section draft_section() {
@@ -456,21 +475,26 @@ Section draft_section() {
          choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
                 "with tensor-parallel: each rank runs the whole draft model or layer, or a shard of it; auto = by its "
                 "size, where it can be sharded"),
-         choice("resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"}, {},
-                "what draft = lyanna makes of the levels behind a rejected token: a tree within the next one, a tree "
-                "with a pass of its own, nothing"),
+         later(choice(
+             "resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"}, {},
+             "what draft = lyanna makes of the levels behind a rejected token: a tree within the next one, a tree "
+             "with a pass of its own, nothing")),
          resample_tree_key(),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "draft = lyanna: re-samples where more levels than this remain; 0 = always"),
-         choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
-                "weights that draft = self, self-or-sd, tokenswift and triforce draft with; same = the model's own, no "
-                "copy"),
+         of_copies(choice(
+             "draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
+             "weights that draft = self, self-or-sd, tokenswift and triforce draft with; same = the model's own, no "
+             "copy")),
          draft_passes_key(), partial_cache_key(),
-         choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
-                {"window", "full", "dynamic", "static"}, {},
-                "how these positions are selected: window = the first and the most recent ones, full = all of them; "
-                "dynamic = the recent ones and those with the best attention scores, again and again; static = with "
-                "the scores behind the prompt"),
+         of_copies(
+             choice(
+                 "partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
+                 {"window", "full", "dynamic", "static"}, {},
+                 "how these positions are selected: window = the first and the most recent ones, full = all of them; "
+                 "dynamic = the recent ones and those with the best attention scores, again and again; static = with "
+                 "the scores behind the prompt"),
+             "dynamic"),
          integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches per node from the n-gram table; 0 = no table"),
@@ -481,27 +505,28 @@ Section draft_section() {
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
                     lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
-         optional_path(
-             "replay-run", Kind::draft, &Settings::replay_run,
-             "tests: run folder, made with token-ids = true and verify = coupled, whose texts draft = replay proposes"),
-         number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
-                "tests: probability that the first draft of replay is right")}};
+         not_for_generate(optional_path("replay-run", Kind::draft, &Settings::replay_run,
+                                        "tests: run folder, made with token-ids = true and verify = coupled, whose "
+                                        "texts draft = replay proposes")),
+         not_for_generate(number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
+                                 "tests: probability that the first draft of replay is right"))}};
 }
 
 Section checkpoint_section() {
-    return {"Checkpoints",
-            {integer("checkpoint-tokens", Kind::execution, &Settings::checkpoint_tokens, 1, any,
-                     "checkpoint at least once per this number of tokens of a replica"),
-             number("checkpoint-seconds", Kind::execution, &Settings::checkpoint_seconds, 0, no_limit, true,
-                    "checkpoint at least once per this number of seconds"),
-             choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"}, {},
-                    "store keys and values, or recompute them from the tokens"),
-             size("checkpoint-quota", Kind::execution, &Settings::checkpoint_quota, "0",
-                  "maximum size of all checkpoints; above it only tokens are stored; 0 = no limit"),
-             number("watchdog-seconds", Kind::execution, &Settings::watchdog_seconds, 0, no_limit, true,
-                    "end the launch when a rank makes no progress for this time"),
-             number("lease-seconds", Kind::execution, &Settings::lease_seconds, 0, no_limit, true,
-                    "age of another launch's heartbeat at which its lease on the run folder is stale")}};
+    return {
+        "Checkpoints",
+        {not_for_generate(integer("checkpoint-tokens", Kind::execution, &Settings::checkpoint_tokens, 1, any,
+                                  "checkpoint at least once per this number of tokens of a replica")),
+         not_for_generate(number("checkpoint-seconds", Kind::execution, &Settings::checkpoint_seconds, 0, no_limit,
+                                 true, "checkpoint at least once per this number of seconds")),
+         not_for_generate(choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"}, {},
+                                 "store keys and values, or recompute them from the tokens")),
+         not_for_generate(size("checkpoint-quota", Kind::execution, &Settings::checkpoint_quota, "0",
+                               "maximum size of all checkpoints; above it only tokens are stored; 0 = no limit")),
+         not_for_generate(number("watchdog-seconds", Kind::execution, &Settings::watchdog_seconds, 0, no_limit, true,
+                                 "end the launch when a rank makes no progress for this time")),
+         not_for_generate(number("lease-seconds", Kind::execution, &Settings::lease_seconds, 0, no_limit, true,
+                                 "age of another launch's heartbeat at which its lease on the run folder is stale"))}};
 }
 
 std::vector<Key> make_table() {

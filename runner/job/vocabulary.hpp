@@ -27,6 +27,12 @@ struct Key {
     KeyInfo info;
     /// Kind as written in the table; kind_of adds the rules that depend on other keys.
     enum class Kind { identity, extension, execution, draft } kind = Kind::identity;
+    /// Runs of earlier versions do not record it. They did what its default says, which the identity leaves out.
+    bool later = false;
+    /// Only methods whose drafts copy the target have it: with others it is no part of the identity.
+    bool of_copies = false;
+    std::string earlier_value{};  ///< what earlier versions wrote of a key of copies with every method
+    bool for_generate = true;     ///< `longhaul generate` uses it
     /// Parses one value and sets its field; a repeatable key appends. Relative paths are relative to `folder`. Throws
     /// BadValue.
     std::function<void(Settings& settings, const std::string& value, const std::filesystem::path& folder)> set;

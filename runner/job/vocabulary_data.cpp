@@ -14,6 +14,8 @@ Key column_key() {
                      .help = "name that a field of the task has in the data (.jsonl, Parquet), e.g. prompt=question or "
                              "source=translation.de",
                      .repeatable = true},
+            .later = true,
+            .for_generate = false,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
                     const std::size_t equals = value.find('=');
@@ -33,6 +35,7 @@ Key split_key() {
                  .value_name = "NAME",
                  .help = "split of a dataset folder of Parquet or Arrow files, if it has several: train, test, ..."},
         .kind = Kind::execution,
+        .for_generate = false,
         .set =
             [](Settings& s, const std::string& value, const auto&) {
                 if (value.find('/') != std::string::npos || value.starts_with('.') || !is_text(value))
@@ -48,6 +51,7 @@ Key template_key() {
                      .help = "prompt template file: {field}; {?field}...{/field} if it is not empty; {{ and }} for "
                              "braces; auto = the task's own (jobs/templates)"},
             .kind = Kind::execution,
+            .for_generate = false,
             .set = [](Settings& s, const std::string& value,
                       const auto& folder) { s.prompt_template = value == "auto" ? "" : parse_path(value, folder); },
             .get =
@@ -119,6 +123,7 @@ Key template_date_key() {
         .info = {.key = "template-date",
                  .value_name = "YYYY-MM-DD",
                  .help = "date for chat templates that ask for today's, so that a job gives the same text on any day"},
+        .later = true,
         .set =
             [](Settings& s, const std::string& value, const auto&) {
                 if (!engine::parse_template_date(value)) throw BadValue{"a date such as 2024-07-26", ""};

@@ -35,6 +35,22 @@ Key flag(std::string key, Kind kind, bool Settings::*field, std::string help) {
             .get = [=](const Settings& s) { return Strings{s.*field ? "true" : "false"}; }};
 }
 
+Key later(Key key) {
+    key.later = true;
+    return key;
+}
+
+Key of_copies(Key key, std::string earlier_value) {
+    key.of_copies = true;
+    key.earlier_value = std::move(earlier_value);
+    return key;
+}
+
+Key not_for_generate(Key key) {
+    key.for_generate = false;
+    return key;
+}
+
 std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder) {
     const std::string text = value.starts_with('"') ? parse_text(value) : value;
     if (text.empty() || text.find('\0') != std::string::npos) throw BadValue{"a path", ""};

@@ -31,6 +31,11 @@ Key number(std::string key, Kind kind, double Settings::*field, double low, doub
 /// A key that is true or false.
 Key flag(std::string key, Kind kind, bool Settings::*field, std::string help);
 
+// Facts about a row that few keys have (Key).
+Key later(Key key);
+Key of_copies(Key key, std::string earlier_value = "");
+Key not_for_generate(Key key);
+
 /// A path as a job file gives it, relative to the job file's folder. Throws BadValue.
 std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder);
 /// A path in a form that parse_path reads back, whatever characters it contains.

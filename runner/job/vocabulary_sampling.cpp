@@ -47,6 +47,7 @@ Key dry_breakers_key() {
                  R"(DRY: sequence breaker, a text across which no repetition is counted, such as \n for the end of )"
                  "a line; those that are given replace the default; none = no breakers",
              .repeatable = true},
+        .later = true,
         .set = [](Settings& s, const std::string& value, const auto&) { add_breaker(s, value); },
         .get =
             [](const Settings& s) {
@@ -60,34 +61,38 @@ Key dry_breakers_key() {
 }  // namespace
 
 Section sampling_section() {
-    return {"Sampling",
-            {temperature_key(),
-             integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
-             number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
-                    "keep the most probable tokens up to this total probability; 1 = off"),
-             number("min-p", Kind::identity, &Settings::min_p, 0, 1, false,
-                    "keep tokens with at least this fraction of the highest probability; 0 = off"),
-             number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
-             number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
-                    "penalises each token of the penalty window by this factor, once; 1 = off"),
-             integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
-                     "tokens before the next one that are penalised"),
+    return {
+        "Sampling",
+        {temperature_key(),
+         integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
+         number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
+                "keep the most probable tokens up to this total probability; 1 = off"),
+         number("min-p", Kind::identity, &Settings::min_p, 0, 1, false,
+                "keep tokens with at least this fraction of the highest probability; 0 = off"),
+         number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
+         number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
+                "penalises each token of the penalty window by this factor, once; 1 = off"),
+         integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
+                 "tokens before the next one that are penalised"),
+         later(
              number("presence-penalty", Kind::identity, &Settings::presence_penalty, -2, 2, false,
-                    "subtracted from the logit of each token that the output has so far, as in OpenAI's API; 0 = off"),
+                    "subtracted from the logit of each token that the output has so far, as in OpenAI's API; 0 = off")),
+         later(
              number("frequency-penalty", Kind::identity, &Settings::frequency_penalty, -2, 2, false,
                     "subtracted from the logit of each token as often as the output has it so far, as in OpenAI's API; "
-                    "0 = off"),
+                    "0 = off")),
+         later(
              number("dry-multiplier", Kind::identity, &Settings::dry_multiplier, 0, 1000, false,
                     "DRY: penalty of a token that would continue a repetition of dry-allowed-length tokens, subtracted "
-                    "from its logit behind the repetition penalty; a common value is 0.8; 0 = off"),
-             number("dry-base", Kind::identity, &Settings::dry_base, 1, 1000, false,
-                    "DRY: factor of the penalty for each further token of the repetition"),
-             integer("dry-allowed-length", Kind::identity, &Settings::dry_allowed_length, 1, max_tokens,
-                     "DRY: repetitions of fewer tokens are not penalised"),
-             integer("dry-window", Kind::identity, &Settings::dry_window, 0, max_tokens,
-                     "DRY: repetitions are looked for in this number of tokens before the next one; 0 = in the whole "
-                     "text, prompt included"),
-             dry_breakers_key()}};
+                    "from its logit behind the repetition penalty; a common value is 0.8; 0 = off")),
+         later(number("dry-base", Kind::identity, &Settings::dry_base, 1, 1000, false,
+                      "DRY: factor of the penalty for each further token of the repetition")),
+         later(integer("dry-allowed-length", Kind::identity, &Settings::dry_allowed_length, 1, max_tokens,
+                       "DRY: repetitions of fewer tokens are not penalised")),
+         later(integer("dry-window", Kind::identity, &Settings::dry_window, 0, max_tokens,
+                       "DRY: repetitions are looked for in this number of tokens before the next one; 0 = in the whole "
+                       "text, prompt included")),
+         dry_breakers_key()}};
 }
 
 }  // namespace longhaul::runner

@@ -37,7 +37,10 @@ std::map<std::string, std::string> read_keys(const Json& json, const Settings& s
     auto keys = json.get<std::map<std::string, std::string>>();
     // Earlier versions stored the partial cache of every method.
     if (!settings.draft->copies_target)
-        std::erase_if(keys, [](const auto& key) { return is_draft_copy_key(key.first); });
+        std::erase_if(keys, [](const auto& stored) {
+            const Key* key = find_key(stored.first);
+            return key != nullptr && key->of_copies;
+        });
     const auto draft = keys.find("draft");
     if (draft == keys.end() || draft->second != settings.draft->name) return keys;
     const std::string own = (settings.draft->drafts() ? own_tree(settings) : settings.draft_tree).text();
@@ -282,8 +285,11 @@ std::string identity_hash(const Settings& settings, const Fingerprints& fingerpr
     std::map<std::string, std::string> keys = key_values(settings);
     // for compatibility with checkpoints of earlier versions
     if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");
-    if (!settings.is_coupled() && !settings.draft->copies_target)
-        keys.insert(earlier_values.begin(), earlier_values.end());
+    if (!settings.is_coupled() && !settings.draft->copies_target) {
+        for (const Key& key : key_table()) {
+            if (!key.earlier_value.empty()) keys.emplace(key.info.key, key.earlier_value);
+        }
+    }
     keys["device"] = "cpu";  // likewise; with --allow-device-change, checkpoints of another device kind are read
     std::string text;
     for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");

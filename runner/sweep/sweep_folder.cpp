@@ -59,7 +59,7 @@ void check_point(const SweepPoint& point, const std::vector<std::string>& keys) 
         const bool in_table = std::find(keys.begin(), keys.end(), name) != keys.end();
         if (key.kind != Key::Kind::draft && !in_table) continue;
         if (kind_of(name, point.settings) == KeyKind::extension) continue;
-        if (is_draft_copy_key(name) && !point.settings.draft->copies_target) continue;
+        if (key.of_copies && !point.settings.draft->copies_target) continue;
         const std::string was = shown_value(before, name), now = shown_value(point, name);
         if (was == now) continue;
         throw UsageError(folder.root.string() + ": " + name + ": expected " + (was.empty() ? "nothing" : was) +
