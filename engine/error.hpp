@@ -9,7 +9,7 @@
 
 namespace longhaul {
 
-/// Exit codes of the program (design: command line).
+/// Exit codes of the program. Batch scripts act on them, so a code keeps its meaning; runner/README.md lists them.
 enum class ExitCode : int { done = 0, error = 1, usage = 2, items_failed = 3, storage = 74, stopped = 75 };
 
 /// What a std::bad_alloc means to a user.

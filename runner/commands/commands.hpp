@@ -2,8 +2,8 @@
 // name and returns the exit code. Expected errors are thrown as longhaul::Error, and main prints them once. main
 // handles `--help` itself.
 //
-// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the other commands must work
-// on a login node (style.md 5).
+// Only `run`, `sweep` and, under a launcher, `bench` and `generate` start MPI, and they do so themselves: the other
+// commands must work on a login node, where MPI cannot start.
 #pragma once
 
 #include <string>

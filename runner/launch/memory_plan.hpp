@@ -58,7 +58,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
 /// Bytes of host memory that a rank may use for KV: `host-memory` if `device` can use host memory, else 0.
 std::int64_t host_bytes(const Settings& settings, const kernels::Device& device);
 
-/// Bytes of device memory for the staging window of pages in host memory, of which there are `far` bytes.
+/// Bytes of device memory for the staging window of pages in host memory. `host`: bytes of KV in host memory.
 std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t host);
 
 /// Free memory in bytes where `device` computes: its own, or the node's, within the limits of `ranks` processes. 0:

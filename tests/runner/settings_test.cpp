@@ -122,7 +122,7 @@ TEST(Settings, EveryKeyExplainsItself) {
         EXPECT_FALSE(info.value_name.empty()) << info.key;
         EXPECT_FALSE(info.section.empty()) << info.key;
     }
-    // The table of the design: these identity keys must stay, more may be added.
+    // These keys must stay, more may be added: job files and run folders of earlier versions have them.
     const std::set<std::string> stay{"task",
                                      "data",
                                      "reference",
