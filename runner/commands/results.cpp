@@ -39,7 +39,7 @@ class PartialResults {
         const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
         tokenizer_ = load_tokenizer(settings.model, config);
         max_positions_ = max_item_positions(settings, config);
-        scores_ = settings.mode == "perplexity";
+        scores_ = settings.mode == Mode::perplexity;
         for (const RunFolder& run : runs) {
             const Settings own = run.settings();
             stores_.push_back(

@@ -19,6 +19,12 @@ namespace longhaul::runner {
 /// DRY's sequence breakers of a job that names none; those of llama.cpp.
 inline const std::vector<std::string> default_dry_breakers{"\n", ":", "\"", "*"};
 
+/// What a job does with its items.
+enum class Mode : std::uint8_t {
+    generate,    ///< continues them
+    perplexity,  ///< scores the data's own continuations
+};
+
 struct Settings {
     // Job and text
     std::string task;                           // pg19, wmt, xsum, dolly, longwriter, prompts, openai-batch
@@ -45,9 +51,9 @@ struct Settings {
     std::string overlong = "error";
     std::int64_t logprobs = 0;
     bool teacher_forced = false;
-    std::string mode = "generate";  // generate, perplexity
-    std::int64_t window = 0;        // tokens; 0 = the model's context
-    std::int64_t stride = 0;        // tokens; 0 = half the window
+    Mode mode = Mode::generate;
+    std::int64_t window = 0;  // tokens; 0 = the model's context
+    std::int64_t stride = 0;  // tokens; 0 = half the window
     bool token_ids = false;
     std::filesystem::path hidden_states;  // "": not written
     // Precision and device

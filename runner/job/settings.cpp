@@ -149,7 +149,7 @@ void resolve(Settings& settings, Faults& faults) {
 /// Sampling keys and `stop` are ignored instead, since a job file for generation contains them anyway. `window` and
 /// `stride` need mode = perplexity.
 void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
-    const bool scores = settings.mode == "perplexity";
+    const bool scores = settings.mode == Mode::perplexity;
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
         if (good || faults.has(key)) return;
         const std::string why = scores ? "mode = perplexity" : settings.teacher_forced ? "teacher-forced = true" : "";
@@ -181,7 +181,7 @@ void check_batch_keys(const Settings& settings, const KeyOrigins& origins, Fault
     if (!settings.prompt_template.empty()) refuse("template", "auto", shown(settings.prompt_template.string()), whole);
     const char* const none = "its data has no continuations";
     if (settings.teacher_forced) refuse("teacher-forced", "false", "true", none);
-    if (settings.mode != "generate") refuse("mode", "generate", settings.mode, none);
+    if (settings.mode != Mode::generate) refuse("mode", "generate", "perplexity", none);
 }
 
 /// Reports keys that the task does not use: they were probably meant for another task.
@@ -454,7 +454,7 @@ engine::ChatOptions chat_options(const Settings& settings) {
 }
 
 bool wants_continuation(const Settings& settings) {
-    return settings.teacher_forced || settings.mode == "perplexity";
+    return settings.teacher_forced || settings.mode == Mode::perplexity;
 }
 
 std::vector<std::filesystem::path> DraftFolders::all() const {
@@ -466,7 +466,7 @@ std::vector<std::filesystem::path> DraftFolders::all() const {
 
 DraftFolders draft_folders(const Settings& settings) {
     DraftFolders folders;
-    if (settings.mode != "generate") return folders;
+    if (settings.mode != Mode::generate) return folders;
     folders.target_copy = settings.draft->copies_target;
     if (settings.draft->has_ngrams) folders.corpus = settings.draft_corpus;
     if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;

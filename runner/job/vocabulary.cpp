@@ -38,7 +38,19 @@ std::string name_of(const engine::VerifyRule& rule) {
     return rule.name();
 }
 
-/// A key whose value is one of `now`. The field is a string, or a type that is assigned from one.
+std::string name_of(Mode mode) {
+    return mode == Mode::generate ? "generate" : "perplexity";
+}
+
+template <typename Field>
+void set_by_name(Field& field, const std::string& name) {
+    field = name;
+}
+void set_by_name(Mode& mode, const std::string& name) {
+    mode = name == name_of(Mode::generate) ? Mode::generate : Mode::perplexity;
+}
+
+/// A key whose value is one of `now`. The field is a string, a type that is assigned from one, or has a set_by_name.
 template <typename Field>
 Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& now, const Strings& later,
            std::string help, std::string why = "it is not in this version") {
@@ -46,7 +58,7 @@ Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& no
     return {.info = {.key = std::move(key), .value_name = values, .help = std::move(help)},
             .kind = kind,
             .set = [=, why = std::move(why)](Settings& s, const std::string& value,
-                                             const auto&) { s.*field = choose(value, now, later, why); },
+                                             const auto&) { set_by_name(s.*field, choose(value, now, later, why)); },
             .get =
                 [=](const Settings& s) {
                     const std::string name = name_of(s.*field);

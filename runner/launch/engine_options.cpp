@@ -146,7 +146,7 @@ static engine::ScoringWindows windows_of(const Settings& settings, const engine:
 
 std::int64_t max_item_positions(const Settings& settings, const engine::ModelConfig& config) {
     constexpr std::int64_t without_end = std::int64_t{1} << 40;
-    return settings.mode == "perplexity" ? without_end : config.max_positions;
+    return settings.mode == Mode::perplexity ? without_end : config.max_positions;
 }
 
 /// Ranks that share a KV head hold different query heads of it, so they would rank its positions differently than one
@@ -176,7 +176,7 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     check_ranking(settings, config);
     engine::ReplicaOptions options;
     options.batch = settings.batch;
-    if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
+    if (settings.mode == Mode::perplexity) options.scoring = windows_of(settings, config);
     options.keeps_states = !settings.hidden_states.empty();
     options.draft = draft_of(settings);
     if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run, settings.verify);

@@ -285,7 +285,7 @@ class JobChecker {
         settings = without;
     }
 
-    [[nodiscard]] bool scores() const { return report_.settings.mode == "perplexity"; }
+    [[nodiscard]] bool scores() const { return report_.settings.mode == Mode::perplexity; }
 
     [[nodiscard]] std::vector<std::int64_t> longest_items() const {
         return report_.items->positions.largest(report_.settings.batch);

@@ -32,7 +32,7 @@ constexpr std::int64_t granule = 2 * mebibyte;         ///< allocation granulari
 constexpr std::int64_t matrices_of_layer = 5;          ///< allocations, of which each may end in a granule of its own
 
 std::int64_t tree_nodes(const Settings& settings) {
-    if (settings.mode != "generate") return 0;
+    if (settings.mode != Mode::generate) return 0;
     const engine::DraftOptions drafts = draft_of(settings);
     const auto folder = draft_folders(settings).heads;
     if (folder.empty()) return engine::max_tree_nodes(drafts, drafts.shape());
@@ -49,13 +49,13 @@ std::int64_t max_rows(const Settings& settings) {
 }
 
 std::int64_t max_logit_rows(const Settings& settings, const ModelPart& target) {
-    if (settings.mode != "perplexity") return decode_rows(settings);
+    if (settings.mode != Mode::perplexity) return decode_rows(settings);
     return std::min(max_rows(settings), engine::max_logits_rows(target.config.vocab_size, settings.device == "cuda"));
 }
 
 /// Minimum positions of one item: one prompt token (pg19: prompt-tokens) and its new tokens; perplexity: one window.
 std::int64_t min_positions(const Settings& settings, const engine::ModelConfig& config) {
-    if (settings.mode == "perplexity")
+    if (settings.mode == Mode::perplexity)
         return settings.window > 0 ? settings.window : std::min<std::int64_t>(config.max_positions, 2048);
     const std::int64_t prompt = settings.task == "pg19" ? settings.prompt_tokens : 1;
     return std::min(prompt + settings.max_tokens, config.max_positions);
@@ -174,7 +174,7 @@ class FittingChanges {
         const std::int64_t positions = (room_ - none.fixed() + none.host) / std::max<std::int64_t>(bytes_per_page, 1) *
                                        kernels::KvLayout::page_tokens;
         const std::int64_t tokens = settings_.max_tokens - (positions_ - positions);
-        if (settings_.mode == "generate" && positions < positions_ && tokens > 0)
+        if (settings_.mode == Mode::generate && positions < positions_ && tokens > 0)
             found_.push_back("max-tokens = " + std::to_string(tokens));
     }
 
@@ -211,7 +211,7 @@ ModelParts parts_of(const Settings& settings) {
     };
     add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
     parts.front().window_ahead = engine::window_ahead(engine::prefill_chunk_of(settings.device == "cuda"));
-    if (settings.mode == "generate" && settings.draft->copies_target) {
+    if (settings.mode == Mode::generate && settings.draft->copies_target) {
         parts.front().partial_cache = draft_of(settings).partial_cache;
         parts.front().new_tokens = settings.max_tokens;
     }

@@ -79,7 +79,7 @@ std::string reason_name(engine::FinishReason reason) {
 
 std::optional<DraftCost> draft_cost(const LoadedJob& loaded, const JobPhase& phase) {
     const Settings& settings = phase.settings;
-    if (!settings.draft->drafts() || settings.mode != "generate") return std::nullopt;
+    if (!settings.draft->drafts() || settings.mode != Mode::generate) return std::nullopt;
     return loaded.drafts.cost(loaded.model->config(), draft_of(settings));
 }
 
@@ -277,7 +277,7 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.text = item.text;
     record.loss = item.statistics.loss;
     record.logprobs = logprobs_text(item.tokens, item.logprobs);
-    const bool scored = phase_.settings.mode == "perplexity";
+    const bool scored = phase_.settings.mode == Mode::perplexity;
     record.num_tokens = scored ? record.loss.num_tokens() : static_cast<std::int64_t>(item.tokens.size());
     record.finish_reason = reason_name(item.reason);
     record.error = item.error;

@@ -36,7 +36,7 @@ std::optional<double> Summary::speedup() const {
 }
 
 std::optional<double> Summary::mbsu() const {
-    if (!settings.draft->drafts() || settings.mode != "generate" || outcome.memory_bound_calls <= 0)
+    if (!settings.draft->drafts() || settings.mode != Mode::generate || outcome.memory_bound_calls <= 0)
         return std::nullopt;
     return static_cast<double>(outcome.total_tokens) / outcome.memory_bound_calls;
 }
@@ -123,7 +123,7 @@ std::string Summary::to_table() const {
                               counted(outcome.scored_tokens, "scored token", "scored tokens") +
                               (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : ""));
     }
-    if (settings.mode == "generate" && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
+    if (settings.mode == Mode::generate && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
         rows.emplace_back("block efficiency",
                           formatted("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +
                               (mbsu() ? formatted(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));

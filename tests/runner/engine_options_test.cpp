@@ -118,7 +118,7 @@ TEST(ReplicaOptions, WindowsFitTheModel) {
     Settings settings;
     EXPECT_FALSE(replica_options(settings, config_of(100)).scoring.has_value());
     EXPECT_EQ(max_item_positions(settings, config_of(100)), 100);
-    settings.mode = "perplexity";
+    settings.mode = Mode::perplexity;
     const auto windows = replica_options(settings, config_of(100)).scoring;
     ASSERT_TRUE(windows.has_value());
     EXPECT_EQ(windows->window, 100);

@@ -329,7 +329,7 @@ TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
 
 // Logits of a scoring pass take a few megabytes at most, for any number of rows.
 TEST_F(MemoryPlan, LogitsOfScoringAreBounded) {
-    settings.mode = "perplexity";
+    settings.mode = Mode::perplexity;
     ModelParts parts = parts_of(settings);
     const std::int64_t all = workspace_bytes(settings, parts);
     parts.front().config.vocab_size = 1 << 20;

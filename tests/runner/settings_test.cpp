@@ -233,7 +233,7 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     EXPECT_TRUE(std::equal(first.begin(), first.end(), second.begin(), second.end(),
                            [](const Assignment& a, const Assignment& b) { return a.value == b.value; }));
     Settings scores;
-    scores.mode = "perplexity";
+    scores.mode = Mode::perplexity;
     scores.window = 64;
     EXPECT_TRUE(has(scores, "mode"));
     EXPECT_TRUE(has(scores, "window"));

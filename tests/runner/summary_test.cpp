@@ -13,7 +13,7 @@ namespace {
 
 TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     Summary summary;
-    summary.settings.mode = "perplexity";
+    summary.settings.mode = Mode::perplexity;
     EXPECT_FALSE(summary.perplexity().has_value());
     EXPECT_FALSE(summary.to_json().contains("perplexity"));
     EXPECT_EQ(summary.to_table().find("perplexity"), std::string::npos);
