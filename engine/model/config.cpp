@@ -29,167 +29,63 @@ struct DefaultSizes {
 };
 constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
 constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
+constexpr DefaultSizes qwen3_5_sizes{.kv_heads = 4, .head_dim = 256};
+constexpr DefaultSizes qwen3_next_sizes{.intermediate = 5632, .kv_heads = 2, .head_dim = 256};
 /// No layer has an MLP of intermediate_size, which the published folders do not name.
 constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256};
 
+/// The activation of an MLP: where config.json names it, and the names that it may have there.
+struct ActivationKey {
+    std::string_view key, value, alias;
+};
+constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
+constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
+constexpr ActivationKey relu{"activation_function", "relu", "relu"};
+
 /// Supported architectures and what their config.json must contain.
 struct Architecture {
-    std::string_view model_type, class_name, activation_key, activation, other_activation;
+    std::string_view model_type, class_name;
+    ActivationKey activation;
     void (*read_layers)(const Section& top, ModelConfig& config);
-    std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
     DefaultSizes sizes = {};
+    std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
 };
-constexpr std::string_view gelu = "gelu_pytorch_tanh";
+constexpr std::string_view text_config = "text_config";
 constexpr Architecture architectures[] = {
-    {"llama", "LlamaForCausalLM", "hidden_act", "silu", "swish", detail::read_llama_layers},
-    {"qwen2", "Qwen2ForCausalLM", "hidden_act", "silu", "swish", detail::read_qwen2_layers},
-    {"qwen3", "Qwen3ForCausalLM", "hidden_act", "silu", "swish", detail::read_qwen3_layers, "", {.head_dim = 128}},
-    {"qwen3_moe",
-     "Qwen3MoeForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_qwen3_moe_layers,
-     "",
-     {.intermediate = 6144, .kv_heads = 4}},
-    {"qwen3_5_text",
-     "Qwen3_5ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_qwen3_5_layers,
-     "",
-     {.kv_heads = 4, .head_dim = 256}},
-    {"qwen3_5",
-     "Qwen3_5ForConditionalGeneration",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_qwen3_5_layers,
-     "text_config",
-     {.kv_heads = 4, .head_dim = 256}},
-    {"qwen2_moe",
-     "Qwen2MoeForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_qwen2_moe_layers,
-     "",
-     {.intermediate = 5632, .kv_heads = 16}},
-    {"qwen3_next",
-     "Qwen3NextForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_qwen3_next_layers,
-     "",
-     {.intermediate = 5632, .kv_heads = 2, .head_dim = 256}},
-    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "hidden_act", "silu", "swish", detail::read_qwen3_5_moe_layers, "",
-     qwen3_5_moe_sizes},
-    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "hidden_act", "silu", "swish",
-     detail::read_qwen3_5_moe_layers, "text_config", qwen3_5_moe_sizes},
-    {"mistral", "MistralForCausalLM", "hidden_act", "silu", "swish", detail::read_mistral_layers, "", {.kv_heads = 8}},
-    {"mistral3",
-     "Mistral3ForConditionalGeneration",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_mistral3_layers,
-     "text_config",
-     {.kv_heads = 8}},
-    {"ministral3",
-     "Ministral3ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_ministral3_layers,
-     "",
-     {.kv_heads = 8, .head_dim = 128}},
-    {"mixtral", "MixtralForCausalLM", "hidden_act", "silu", "swish", detail::read_mixtral_layers, "", {.kv_heads = 8}},
-    {"glm4",
-     "Glm4ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_glm4_layers,
-     "",
-     {.kv_heads = 2, .head_dim = 128}},
-    {"glm4_moe",
-     "Glm4MoeForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_glm4_moe_layers,
-     "",
-     {.kv_heads = 8}},
-    {"deepseek_v2",
-     "DeepseekV2ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_deepseek_v2_layers,
-     "",
-     {.head_dim = 64}},
-    {"deepseek_v3",
-     "DeepseekV3ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_deepseek_v3_layers,
-     "",
-     {.head_dim = 64}},
-    {"kimi_k2",
-     "DeepseekV3ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_deepseek_v3_layers,
-     "",
-     {.head_dim = 64}},
-    {"glm4_moe_lite",
-     "Glm4MoeLiteForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_glm4_moe_lite_layers,
-     "",
-     {.head_dim = 64}},
-    {"smollm3", "SmolLM3ForCausalLM", "hidden_act", "silu", "swish", detail::read_smollm3_layers, "", {.kv_heads = 4}},
-    {"seed_oss",
-     "SeedOssForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_seed_oss_layers,
-     "",
-     {.kv_heads = 8, .head_dim = 128}},
-    {"olmo2", "Olmo2ForCausalLM", "hidden_act", "silu", "swish", detail::read_olmo2_layers},
-    {"olmo3", "Olmo3ForCausalLM", "hidden_act", "silu", "swish", detail::read_olmo3_layers},
-    {"minimax_m2",
-     "MiniMaxM2ForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_minimax_m2_layers,
-     "",
-     {.kv_heads = 8, .head_dim = 128}},
-    {"granite", "GraniteForCausalLM", "hidden_act", "silu", "swish", detail::read_granite_layers},
-    {"gpt_oss",
-     "GptOssForCausalLM",
-     "hidden_act",
-     "silu",
-     "swish",
-     detail::read_gpt_oss_layers,
-     "",
-     {.kv_heads = 8, .head_dim = 64}},
-    {"gemma3_text", "Gemma3ForCausalLM", "hidden_activation", gelu, gelu, detail::read_gemma3_layers, "", gemma3_sizes},
-    {"gemma3", "Gemma3ForConditionalGeneration", "hidden_activation", gelu, gelu, detail::read_gemma3_layers,
-     "text_config", gemma3_sizes},
-    {"gemma4_text", "Gemma4ForCausalLM", "hidden_activation", gelu, gelu, detail::read_gemma4_layers, "", gemma4_sizes},
-    {"gemma4", "Gemma4ForConditionalGeneration", "hidden_activation", gelu, gelu, detail::read_gemma4_layers,
-     "text_config", gemma4_sizes},
-    {"phi3", "Phi3ForCausalLM", "hidden_act", "silu", "swish", detail::read_phi3_layers},
-    {"opt", "OPTForCausalLM", "activation_function", "relu", "relu", detail::read_opt_layers},
+    {"llama", "LlamaForCausalLM", silu, read_llama_layers},
+    {"qwen2", "Qwen2ForCausalLM", silu, read_qwen2_layers},
+    {"qwen3", "Qwen3ForCausalLM", silu, read_qwen3_layers, {.head_dim = 128}},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", silu, read_qwen3_moe_layers, {.intermediate = 6144, .kv_heads = 4}},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM", silu, read_qwen3_5_layers, qwen3_5_sizes},
+    {"qwen3_5", "Qwen3_5ForConditionalGeneration", silu, read_qwen3_5_layers, qwen3_5_sizes, text_config},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", silu, read_qwen2_moe_layers, {.intermediate = 5632, .kv_heads = 16}},
+    {"qwen3_next", "Qwen3NextForCausalLM", silu, read_qwen3_next_layers, qwen3_next_sizes},
+    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes},
+    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes,
+     text_config},
+    {"mistral", "MistralForCausalLM", silu, read_mistral_layers, {.kv_heads = 8}},
+    {"mistral3", "Mistral3ForConditionalGeneration", silu, read_mistral3_layers, {.kv_heads = 8}, text_config},
+    {"ministral3", "Ministral3ForCausalLM", silu, read_ministral3_layers, {.kv_heads = 8, .head_dim = 128}},
+    {"mixtral", "MixtralForCausalLM", silu, read_mixtral_layers, {.kv_heads = 8}},
+    {"glm4", "Glm4ForCausalLM", silu, read_glm4_layers, {.kv_heads = 2, .head_dim = 128}},
+    {"glm4_moe", "Glm4MoeForCausalLM", silu, read_glm4_moe_layers, {.kv_heads = 8}},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", silu, read_deepseek_v2_layers, {.head_dim = 64}},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
+    {"kimi_k2", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
+    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", silu, read_glm4_moe_lite_layers, {.head_dim = 64}},
+    {"smollm3", "SmolLM3ForCausalLM", silu, read_smollm3_layers, {.kv_heads = 4}},
+    {"seed_oss", "SeedOssForCausalLM", silu, read_seed_oss_layers, {.kv_heads = 8, .head_dim = 128}},
+    {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
+    {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
+    {"minimax_m2", "MiniMaxM2ForCausalLM", silu, read_minimax_m2_layers, {.kv_heads = 8, .head_dim = 128}},
+    {"granite", "GraniteForCausalLM", silu, read_granite_layers},
+    {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}},
+    {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes},
+    {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, text_config},
+    {"gemma4_text", "Gemma4ForCausalLM", gelu, read_gemma4_layers, gemma4_sizes},
+    {"gemma4", "Gemma4ForConditionalGeneration", gelu, read_gemma4_layers, gemma4_sizes, text_config},
+    {"phi3", "Phi3ForCausalLM", silu, read_phi3_layers},
+    {"opt", "OPTForCausalLM", relu, read_opt_layers},
 };
 
 const Architecture* find_architecture(std::string_view model_type) {
@@ -229,15 +125,14 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
                              describe(single ? named->front() : *named));
         }
     }
-    detail::check_quantization(top, config);
+    check_quantization(top, config);
     return *found;
 }
 
 void check_activation(const Architecture& of, const Section& body) {
-    const std::string activation = body.text_or(of.activation_key, of.activation);
-    if (activation != of.activation && activation != of.other_activation) {
-        body.refuse(of.activation_key, describe(Json(std::string(of.activation))));
-    }
+    const auto& [key, value, alias] = of.activation;
+    const std::string found = body.text_or(key, value);
+    if (found != value && found != alias) body.refuse(key, describe(Json(std::string(value))));
 }
 
 void read_sizes(const Section& top, const DefaultSizes& defaults, ModelConfig& config) {
