@@ -8,6 +8,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/architectures.hpp"
 #include "engine/model/config_section.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/tensor_names.hpp"
@@ -19,90 +20,6 @@ using namespace detail;  // NOLINT(google-build-using-namespace): the limits and
 
 constexpr std::size_t max_eos_ids = 1024;
 constexpr std::int64_t max_config_bytes = std::int64_t{1} << 24;
-
-/// Sizes that a class of transformers fills in if config.json lacks them; 0: they must be there.
-struct DefaultSizes {
-    std::int64_t vocab = 0, hidden = 0, intermediate = 0, layers = 0, heads = 0;
-    std::int64_t kv_heads = 0;  ///< 0: num_attention_heads
-    std::int64_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
-    std::int64_t positions = 0;
-};
-constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
-constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
-constexpr DefaultSizes qwen3_5_sizes{.kv_heads = 4, .head_dim = 256};
-constexpr DefaultSizes qwen3_next_sizes{.intermediate = 5632, .kv_heads = 2, .head_dim = 256};
-/// No layer has an MLP of intermediate_size, which the published folders do not name.
-constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256};
-
-/// The activation of an MLP: where config.json names it, and the names that it may have there.
-struct ActivationKey {
-    std::string_view key, value, alias;
-};
-constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
-constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
-constexpr ActivationKey relu{"activation_function", "relu", "relu"};
-
-/// Supported architectures and what their config.json must contain.
-struct Architecture {
-    std::string_view model_type, class_name;
-    ActivationKey activation;
-    void (*read_layers)(const Section& top, ModelConfig& config);
-    DefaultSizes sizes = {};
-    std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
-};
-constexpr std::string_view text_config = "text_config";
-constexpr Architecture architectures[] = {
-    {"llama", "LlamaForCausalLM", silu, read_llama_layers},
-    {"qwen2", "Qwen2ForCausalLM", silu, read_qwen2_layers},
-    {"qwen3", "Qwen3ForCausalLM", silu, read_qwen3_layers, {.head_dim = 128}},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", silu, read_qwen3_moe_layers, {.intermediate = 6144, .kv_heads = 4}},
-    {"qwen3_5_text", "Qwen3_5ForCausalLM", silu, read_qwen3_5_layers, qwen3_5_sizes},
-    {"qwen3_5", "Qwen3_5ForConditionalGeneration", silu, read_qwen3_5_layers, qwen3_5_sizes, text_config},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", silu, read_qwen2_moe_layers, {.intermediate = 5632, .kv_heads = 16}},
-    {"qwen3_next", "Qwen3NextForCausalLM", silu, read_qwen3_next_layers, qwen3_next_sizes},
-    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes},
-    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes,
-     text_config},
-    {"mistral", "MistralForCausalLM", silu, read_mistral_layers, {.kv_heads = 8}},
-    {"mistral3", "Mistral3ForConditionalGeneration", silu, read_mistral3_layers, {.kv_heads = 8}, text_config},
-    {"ministral3", "Ministral3ForCausalLM", silu, read_ministral3_layers, {.kv_heads = 8, .head_dim = 128}},
-    {"mixtral", "MixtralForCausalLM", silu, read_mixtral_layers, {.kv_heads = 8}},
-    {"glm4", "Glm4ForCausalLM", silu, read_glm4_layers, {.kv_heads = 2, .head_dim = 128}},
-    {"glm4_moe", "Glm4MoeForCausalLM", silu, read_glm4_moe_layers, {.kv_heads = 8}},
-    {"deepseek_v2", "DeepseekV2ForCausalLM", silu, read_deepseek_v2_layers, {.head_dim = 64}},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
-    {"kimi_k2", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
-    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", silu, read_glm4_moe_lite_layers, {.head_dim = 64}},
-    {"smollm3", "SmolLM3ForCausalLM", silu, read_smollm3_layers, {.kv_heads = 4}},
-    {"seed_oss", "SeedOssForCausalLM", silu, read_seed_oss_layers, {.kv_heads = 8, .head_dim = 128}},
-    {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
-    {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
-    {"minimax_m2", "MiniMaxM2ForCausalLM", silu, read_minimax_m2_layers, {.kv_heads = 8, .head_dim = 128}},
-    {"granite", "GraniteForCausalLM", silu, read_granite_layers},
-    {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}},
-    {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes},
-    {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, text_config},
-    {"gemma4_text", "Gemma4ForCausalLM", gelu, read_gemma4_layers, gemma4_sizes},
-    {"gemma4", "Gemma4ForConditionalGeneration", gelu, read_gemma4_layers, gemma4_sizes, text_config},
-    {"phi3", "Phi3ForCausalLM", silu, read_phi3_layers},
-    {"opt", "OPTForCausalLM", relu, read_opt_layers},
-};
-
-const Architecture* find_architecture(std::string_view model_type) {
-    const auto* const found = std::find_if(std::begin(architectures), std::end(architectures),
-                                           [&](const Architecture& one) { return one.model_type == model_type; });
-    return found == std::end(architectures) ? nullptr : found;
-}
-
-/// "\"llama\", \"qwen2\", … or \"opt\""
-std::string supported_model_types() {
-    std::string names;
-    for (const Architecture& one : architectures) {
-        if (!names.empty()) names += &one == std::end(architectures) - 1 ? " or " : ", ";
-        names += describe(Json(std::string(one.model_type)));
-    }
-    return names;
-}
 
 const Architecture& check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
@@ -135,14 +52,14 @@ void check_activation(const Architecture& of, const Section& body) {
     if (found != value && found != alias) body.refuse(key, describe(Json(std::string(value))));
 }
 
-void read_sizes(const Section& top, const DefaultSizes& defaults, ModelConfig& config) {
+void read_sizes(const Section& top, const Architecture& of, ModelConfig& config) {
+    const DefaultSizes& defaults = of.sizes;
     const auto size = [&](std::string_view key, std::int64_t fallback, std::int64_t high) {
         return fallback > 0 ? top.size_or(key, fallback, high) : top.size(key, high);
     };
     config.vocab_size = size("vocab_size", defaults.vocab, max_vocab_size);
     config.hidden_size = size("hidden_size", defaults.hidden, max_hidden_size);
-    config.intermediate_size = size(config.model_type == "opt" ? "ffn_dim" : "intermediate_size", defaults.intermediate,
-                                    max_intermediate_size);
+    config.intermediate_size = size(of.folder.intermediate_key, defaults.intermediate, max_intermediate_size);
     config.num_layers = size("num_hidden_layers", defaults.layers, max_layers);
     config.num_heads = size("num_attention_heads", defaults.heads, max_heads);
     config.num_kv_heads =
@@ -175,7 +92,7 @@ void read_dtype(const Section& top, ModelConfig& config) {
 
 /// Raises max_positions to the context length that the scaling was made for. Many models scale frequencies but keep
 /// max_position_embeddings at the trained length (Qwen2.5's instructions for yarn, Vicuna's linear); llama3 models
-/// and Gemma 3's always give the long one.
+/// always give the long one.
 void stretch_context(ModelConfig& config) {
     const RopeConfig rope = config.rope();
     auto context = static_cast<double>(config.max_positions);
@@ -224,10 +141,11 @@ void read_special_ids(const Section& top, const Section& body, const std::filesy
 
 /// The language model's fields of a model of several modalities.
 Section text_section(const Architecture& of, const Section& top) {
-    if (of.text_section.empty()) return top;
-    const Json* inner = top.find(of.text_section);
-    if (inner == nullptr || !inner->is_object()) top.refuse(of.text_section, "an object");
-    return {*inner, top.file, std::string(of.text_section)};
+    const std::string_view key = of.folder.text_section;
+    if (key.empty()) return top;
+    const Json* inner = top.find(key);
+    if (inner == nullptr || !inner->is_object()) top.refuse(key, "an object");
+    return {*inner, top.file, std::string(key)};
 }
 
 /// A folder with images: the class's flag counts, but transformers writes true there if nobody said otherwise, and does
@@ -359,14 +277,12 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     constexpr std::string_view quantization = "quantization_config";
     if (top.find(quantization) == nullptr && body.find(quantization) == nullptr) check_quantization_files(folder);
     check_activation(of, body);
-    read_sizes(body, of.sizes, config);
+    read_sizes(body, of, config);
     read_dtype(top, config);
     of.read_layers(body, config);
-    if (config.model_type == "mistral3" || config.model_type == "qwen3_5" || config.model_type == "qwen3_5_moe")
-        read_tied_embeddings(top, body, folder, config);
-    if (config.model_type.starts_with("qwen3_5_moe")) find_stacks(folder, config);
-    const bool is_gemma = config.rounds_embedding_scale;
-    if (!is_gemma && !config.learned_positions) stretch_context(config);
+    if (of.folder.ties_at_top) read_tied_embeddings(top, body, folder, config);
+    if (of.folder.may_split_experts) find_stacks(folder, config);
+    if (!of.folder.positions_are_scaled) stretch_context(config);
     // A window that is not shorter than the context is none. Layers of other heads stay a group of their own.
     const auto has_own_heads = [](const LayerConfig& layer) { return layer.head_dim > 0; };
     const bool one_kind = std::none_of(config.layers.begin(), config.layers.end(), has_own_heads);

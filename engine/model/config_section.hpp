@@ -1,5 +1,6 @@
 // config.json as the readers of its parts see it: an object of the file, and the limits on sizes. Private to the
-// readers of model configurations (config.cpp, layer_config*.cpp, rope_config.cpp, quantization_config.cpp).
+// readers of model configurations (architectures.cpp, config.cpp, layer_config*.cpp, rope_config.cpp,
+// quantization_config.cpp).
 #pragma once
 
 #include <cstdint>

@@ -119,10 +119,10 @@ bool is_zero(const TensorView& tensor) {
     return true;
 }
 
-/// Whether config.json says that attention does not have this tensor. Some GPTQ folders have zeros as biases.
+/// Whether config.json says that attention (not a latent one, which has no such choices) does not have this tensor.
+/// Some GPTQ folders have zeros as biases.
 bool contradicts_config(const std::string& part, const TensorView& tensor, const TensorNames& names,
                         const LayerConfig& kind) {
-    if (!names.kv_down.empty()) return false;  // latent attention has no such choices
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
         if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
@@ -145,10 +145,10 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
                 config.shared_intermediate_size > 0 &&
                 (name.starts_with(layer + names.shared_down.substr(0, names.shared_down.rfind('.') + 1)) ||
                  (kind.experts.shared_gate && name.starts_with(layer + names.shared_gate + ".")));
-            if (name.starts_with(layer + "mlp.shared_expert") && !reads_shared)
+            if (name.starts_with(layer + names.any_shared) && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
-            if (contradicts_config(name.substr(layer.size()), view, names, kind))
+            if (!config.has_latent_attention() && contradicts_config(name.substr(layer.size()), view, names, kind))
                 faults.push_back(
                     InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
             if (kind.experts.stacked && tensors.contains(name + "_blocks"))

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/model/architectures.hpp"
 #include "engine/model/config_section.hpp"
 
 namespace longhaul::engine::detail {
@@ -131,7 +132,7 @@ void check_quantization(const Section& top, ModelConfig& config) {
     const Section section{*found, top.file, top.field(key)};
     const std::string method = section.text_or("quant_method", "");
     config.quantization = method;
-    if (method == "mxfp4" && config.model_type == "gpt_oss") return;
+    if (method == "mxfp4" && architecture_of(config).folder.may_be_mxfp4) return;
     if (method == "fp8" || method == "fbgemm_fp8") return check_fp8(section);
     if (method == "compressed-tensors") return check_compressed_tensors(section);
     if (method == "gptq") return check_gptq(section);

@@ -1,6 +1,7 @@
 // The RoPE parameters of config.json.
 #include <cmath>
 
+#include "engine/model/architectures.hpp"
 #include "engine/model/config_section.hpp"
 
 namespace longhaul::engine::detail {
@@ -12,8 +13,8 @@ RopeScaling scaling_of(const Section& rope, const ModelConfig& model) {
     if (type == "default") return RopeScaling::standard;
     if (type == "linear") return RopeScaling::linear;
     if (type == "llama3") return RopeScaling::llama3;
-    const bool early_name = model.model_type == "phi3" && (type == "su" || type == "yarn");  // as transformers has it
-    if (type == "longrope" || type == "su" || early_name) return RopeScaling::longrope;
+    if (type == "longrope" || type == "su") return RopeScaling::longrope;
+    if (type == "yarn" && architecture_of(model).folder.yarn_is_longrope) return RopeScaling::longrope;
     if (type == "yarn") return RopeScaling::yarn;
     rope.refuse(key, R"("default", "linear", "llama3", "yarn" or "longrope")");
 }
@@ -77,22 +78,20 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         config.rotary_dims = model.latent.rope_dim;
         return;
     }
-    constexpr std::string_view key = "partial_rotary_factor", as_number = "rotary_dim";
-    const bool is_minimax = model.model_type == "minimax_m2";
-    if (is_minimax && rope.find(key) == nullptr && top.find(key) == nullptr) {
+    constexpr std::string_view key = "partial_rotary_factor";
+    const Architecture& of = architecture_of(model);
+    const std::string_view as_number = of.folder.rotary_dims_key;
+    if (!as_number.empty() && rope.find(key) == nullptr && top.find(key) == nullptr) {
         const std::int64_t dims = top.size_or(as_number, model.head_dim, model.head_dim);
         if (dims % 2 != 0) top.refuse(as_number, "an even number of dimensions");
         if (dims < model.head_dim) config.rotary_dims = dims;
         return;
     }
-    const bool is_glm = model.model_type == "glm4" || model.model_type == "glm4_moe";
-    const bool is_qwen3_5 = model.model_type.starts_with("qwen3_5") || model.model_type == "qwen3_next";
-    const double by_default = is_glm ? 0.5 : is_qwen3_5 ? 0.25 : 1.0;  // as the classes have it
+    const bool may_be_partial = of.sizes.rotated_share > 0.0;
     const Section& section = rope.find(key) != nullptr ? rope : top;
-    const double share = section.positive_or(key, by_default, 1.0);
+    const double share = section.positive_or(key, may_be_partial ? of.sizes.rotated_share : 1.0, 1.0);
     if (share == 1.0) return;
-    if (model.model_type != "phi3" && !is_glm && !is_minimax && !is_qwen3_5)
-        section.refuse(key, "1: all of a head rotated");
+    if (!may_be_partial) section.refuse(key, "1: all of a head rotated");
     const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
     if (dims < 2 || dims % 2 != 0)
         section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +

@@ -1,0 +1,91 @@
+#include "engine/model/architectures.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+
+namespace longhaul::engine::detail {
+namespace {
+
+constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
+constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
+constexpr DefaultSizes minimax_sizes{.kv_heads = 8, .head_dim = 128, .rotated_share = 1.0};
+constexpr DefaultSizes qwen3_5_sizes{.kv_heads = 4, .head_dim = 256, .rotated_share = 0.25};
+constexpr DefaultSizes qwen3_next_sizes{.intermediate = 5632, .kv_heads = 2, .head_dim = 256, .rotated_share = 0.25};
+/// No layer has an MLP of intermediate_size, which the published folders do not name.
+constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256, .rotated_share = 0.25};
+
+constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
+constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
+constexpr ActivationKey relu{"activation_function", "relu", "relu"};
+
+constexpr FolderFormat images{.text_section = "text_config", .ties_at_top = true};
+constexpr FolderFormat moe_text{.may_split_experts = true};
+constexpr FolderFormat moe_images{.text_section = "text_config", .ties_at_top = true, .may_split_experts = true};
+constexpr FolderFormat gemma{.positions_are_scaled = true};
+constexpr FolderFormat gemma_images{.text_section = "text_config", .positions_are_scaled = true};
+constexpr FolderFormat mxfp4{.may_be_mxfp4 = true};
+constexpr FolderFormat minimax{.rotary_dims_key = "rotary_dim"};
+
+constexpr Architecture architectures[] = {
+    {"llama", "LlamaForCausalLM", silu, read_llama_layers},
+    {"qwen2", "Qwen2ForCausalLM", silu, read_qwen2_layers},
+    {"qwen3", "Qwen3ForCausalLM", silu, read_qwen3_layers, {.head_dim = 128}},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", silu, read_qwen3_moe_layers, {.intermediate = 6144, .kv_heads = 4}},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM", silu, read_qwen3_5_layers, qwen3_5_sizes},
+    {"qwen3_5", "Qwen3_5ForConditionalGeneration", silu, read_qwen3_5_layers, qwen3_5_sizes, images},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", silu, read_qwen2_moe_layers, {.intermediate = 5632, .kv_heads = 16}},
+    {"qwen3_next", "Qwen3NextForCausalLM", silu, read_qwen3_next_layers, qwen3_next_sizes},
+    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes, moe_text},
+    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes, moe_images},
+    {"mistral", "MistralForCausalLM", silu, read_mistral_layers, {.kv_heads = 8}},
+    {"mistral3", "Mistral3ForConditionalGeneration", silu, read_mistral3_layers, {.kv_heads = 8}, images},
+    {"ministral3", "Ministral3ForCausalLM", silu, read_ministral3_layers, {.kv_heads = 8, .head_dim = 128}},
+    {"mixtral", "MixtralForCausalLM", silu, read_mixtral_layers, {.kv_heads = 8}},
+    {"glm4", "Glm4ForCausalLM", silu, read_glm4_layers, {.kv_heads = 2, .head_dim = 128, .rotated_share = 0.5}},
+    {"glm4_moe", "Glm4MoeForCausalLM", silu, read_glm4_moe_layers, {.kv_heads = 8, .rotated_share = 0.5}},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", silu, read_deepseek_v2_layers, {.head_dim = 64}},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
+    {"kimi_k2", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
+    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", silu, read_glm4_moe_lite_layers, {.head_dim = 64}},
+    {"smollm3", "SmolLM3ForCausalLM", silu, read_smollm3_layers, {.kv_heads = 4}},
+    {"seed_oss", "SeedOssForCausalLM", silu, read_seed_oss_layers, {.kv_heads = 8, .head_dim = 128}},
+    {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
+    {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
+    {"minimax_m2", "MiniMaxM2ForCausalLM", silu, read_minimax_m2_layers, minimax_sizes, minimax},
+    {"granite", "GraniteForCausalLM", silu, read_granite_layers},
+    {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}, mxfp4},
+    {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes, gemma},
+    {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, gemma_images},
+    {"gemma4_text", "Gemma4ForCausalLM", gelu, read_gemma4_layers, gemma4_sizes, gemma},
+    {"gemma4", "Gemma4ForConditionalGeneration", gelu, read_gemma4_layers, gemma4_sizes, gemma_images},
+    {"phi3", "Phi3ForCausalLM", silu, read_phi3_layers, {.rotated_share = 1.0}, {.yarn_is_longrope = true}},
+    {"opt", "OPTForCausalLM", relu, read_opt_layers, {}, {.intermediate_key = "ffn_dim"}},
+};
+
+}  // namespace
+
+const Architecture* find_architecture(std::string_view model_type) {
+    const auto* const found = std::find_if(std::begin(architectures), std::end(architectures),
+                                           [&](const Architecture& one) { return one.model_type == model_type; });
+    return found == std::end(architectures) ? nullptr : found;
+}
+
+const Architecture& architecture_of(const ModelConfig& model) {
+    return *find_architecture(model.model_type);
+}
+
+std::string supported_model_types() {
+    std::string names;
+    for (const Architecture& one : architectures) {
+        if (!names.empty()) names += &one == std::end(architectures) - 1 ? " or " : ", ";
+        names += describe(Json(std::string(one.model_type)));
+    }
+    return names;
+}
+
+}  // namespace longhaul::engine::detail

@@ -1,0 +1,59 @@
+// The families of models: a row of the table for each, with what its class of transformers fills in, and where its
+// folders differ from Llama's. Private to the readers of model configurations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/model/config.hpp"
+#include "engine/model/config_section.hpp"
+
+namespace longhaul::engine::detail {
+
+/// Sizes that a class of transformers fills in if config.json lacks them; 0: they must be there.
+struct DefaultSizes {
+    std::int64_t vocab = 0, hidden = 0, intermediate = 0, layers = 0, heads = 0;
+    std::int64_t kv_heads = 0;  ///< 0: num_attention_heads
+    std::int64_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
+    std::int64_t positions = 0;
+    double rotated_share = 0.0;  ///< partial_rotary_factor; 0: it must be 1, or absent
+};
+
+/// The activation of an MLP: where config.json names it, and the names that it may have there.
+struct ActivationKey {
+    std::string_view key, value, alias;
+};
+
+/// Where the folders of a family differ from Llama's, besides their layers (read_layers) and the names of tensors
+/// (tensor_names.hpp).
+struct FolderFormat {
+    std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
+    std::string_view intermediate_key = "intermediate_size";
+    std::string_view rotary_dims_key = "";  ///< rotated dimensions of a head, if it has no partial_rotary_factor
+    bool ties_at_top = false;               ///< tie_word_embeddings beside the text section counts, too
+    bool may_split_experts = false;         ///< the experts of a layer are stacked, but apart in quantized folders
+    bool may_be_mxfp4 = false;              ///< quant_method
+    bool positions_are_scaled = false;      ///< max_position_embeddings is the context after any scaling of RoPE
+    bool yarn_is_longrope = false;          ///< rope_type "yarn" of early folders
+};
+
+/// A supported architecture and what its config.json must contain.
+struct Architecture {
+    std::string_view model_type, class_name;
+    ActivationKey activation;
+    void (*read_layers)(const Section& top, ModelConfig& config);
+    DefaultSizes sizes = {};
+    FolderFormat folder = {};
+};
+
+/// The row of a model_type; null: it is not supported.
+const Architecture* find_architecture(std::string_view model_type);
+
+/// The row of a model that is being read: its model_type has one.
+const Architecture& architecture_of(const ModelConfig& model);
+
+/// "\"llama\", \"qwen2\", … or \"opt\""
+std::string supported_model_types();
+
+}  // namespace longhaul::engine::detail
