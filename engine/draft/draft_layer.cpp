@@ -8,8 +8,10 @@
 #include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/model/compute_context.hpp"
+#include "engine/model/model_fingerprint.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
+#include "engine/model/tensor_faults.hpp"
 #include "engine/model/tensor_names.hpp"
 #include "engine/model/weight_loading.hpp"
 

@@ -274,9 +274,4 @@ struct ModelConfig {
     static ModelConfig load(const std::filesystem::path& folder);
 };
 
-/// Number of parameters (embeddings counted once if tied).
-std::int64_t num_parameters(const ModelConfig& config);
-/// Those that a token's pass uses: of the experts in a layer, as many as are chosen for a token.
-std::int64_t num_active_parameters(const ModelConfig& config);
-
 }  // namespace longhaul::engine

@@ -20,6 +20,7 @@
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/replica/checkpoint_rounds.hpp"
 #include "engine/replica/dry_breakers.hpp"
 #include "engine/replica/prefill_pace.hpp"

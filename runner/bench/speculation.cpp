@@ -9,6 +9,7 @@
 
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"

@@ -7,6 +7,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/model_plan.hpp"
 #include "kernels/ceilings.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/message_text.hpp"

@@ -5,6 +5,7 @@
 
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/model/split.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/launch/engine_options.hpp"

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/model_plan.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/split.hpp"
 #include "tests/engine/config_folder.hpp"

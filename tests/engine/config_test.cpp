@@ -1,6 +1,7 @@
 // config.json as published, in both its forms, and malformed: one row per case. Its families: config_families_test.cpp.
 #include <gtest/gtest.h>
 
+#include "engine/model/model_plan.hpp"
 #include "tests/engine/config_folder.hpp"
 
 namespace longhaul::engine {

@@ -12,8 +12,10 @@
 #include <string>
 
 #include "engine/json.hpp"
+#include "engine/model/model_fingerprint.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/split.hpp"
+#include "engine/model/tensor_faults.hpp"
 
 namespace longhaul::engine {
 namespace {

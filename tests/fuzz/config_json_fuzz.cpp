@@ -15,6 +15,7 @@
 
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/model/rope.hpp"
 
 namespace {

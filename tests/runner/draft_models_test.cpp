@@ -10,6 +10,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/model_plan.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"

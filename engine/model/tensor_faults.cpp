@@ -1,0 +1,139 @@
+#include "engine/model/tensor_faults.hpp"
+
+#include <charconv>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "engine/model/safetensors.hpp"
+#include "engine/model/split.hpp"
+#include "engine/model/stored_matrix.hpp"
+#include "engine/model/tensor_names.hpp"
+#include "engine/model/weight_plan.hpp"
+#include "engine/model/weights.hpp"
+
+namespace longhaul::engine {
+
+std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, const NumberedTensors& numbered,
+                                       const SafetensorsFolder& tensors) {
+    std::vector<std::string> faults;
+    const std::string& prefix = numbered.prefix;
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        std::int64_t number = -1;
+        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+        if (number < numbered.count) continue;
+        const std::string prefix_of_item = prefix + std::to_string(number) + ".";
+        if (!numbered.mtp_marker.empty() && tensors.contains(prefix_of_item + numbered.mtp_marker)) continue;
+        faults.push_back(InputError::format(
+            view.file, name,
+            numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
+            numbered.what + " " + std::to_string(number), ""));
+    }
+    std::set<std::string> of_tensors;  // several parts may be of one tensor
+    std::set<const TensorView*> with_groups{nullptr};
+    for (const WeightPlan& plan : plans) {
+        for (const TensorPart& part : plan.parts) {
+            try {
+                if (plan.matrix != nullptr) {
+                    const MatrixView view = require_matrix(tensors, part.tensor, part.rows, part.columns, part.stack);
+                    if (view.form == StoredForm::grouped && with_groups.insert(view.groups.group_of_column).second)
+                        check_groups(view.groups);
+                } else {
+                    static_cast<void>(tensors.require(part.tensor, part.vector_shape()));
+                }
+            } catch (const InputError& error) {
+                if (of_tensors.insert(error.what()).second) faults.emplace_back(error.what());
+            }
+        }
+    }
+    return faults;
+}
+
+namespace {
+
+/// Why a tensor below the experts of a layer has no place there; "" if it has.
+struct Misfit {
+    std::string expected, got, fix;
+};
+Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
+    std::int64_t number = -1;
+    std::from_chars(part.data(), part.data() + part.size(), number);
+    if (experts.stacked && number >= 0) return {"one tensor for all experts", "one for each", ""};
+    if (!experts.stacked && number < 0)
+        return {"a tensor for each expert, numbered from 0", "one for all", "save the model in its published form"};
+    if (number >= experts.count)
+        return {"experts 0 to " + std::to_string(experts.count - 1) + ", as config.json says",
+                "expert " + std::to_string(number), ""};
+    return {};
+}
+
+bool is_zero(const TensorView& tensor) {
+    if (!is_float(tensor.dtype) || tensor.shape.size() != 1) return false;
+    for (std::int64_t i = 0; i < tensor.shape.front(); ++i) {
+        if (element_of(tensor, i) != 0.0F) return false;
+    }
+    return true;
+}
+
+/// Whether config.json says that attention (not a latent one, which has no such choices) does not have this tensor.
+/// Some GPTQ folders have zeros as biases.
+bool contradicts_config(const std::string& part, const TensorView& tensor, const TensorNames& names,
+                        const LayerConfig& kind) {
+    for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
+        if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
+    }
+    return !kind.head_norm && !kind.whole_norm &&
+           (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
+}
+
+/// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
+void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    const TensorNames& names = tensor_names(config);
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const LayerConfig& kind = config.layer(at);
+        if (kind.experts.count == 0) continue;
+        const std::string layer = names.layers + std::to_string(at) + ".";
+        const std::string experts = layer + names.experts;
+        for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
+            const auto& [name, view] = *it;
+            if (!name.starts_with(layer)) break;
+            const bool reads_shared =
+                config.shared_intermediate_size > 0 &&
+                (name.starts_with(layer + names.shared_down.substr(0, names.shared_down.rfind('.') + 1)) ||
+                 (kind.experts.shared_gate && name.starts_with(layer + names.shared_gate + ".")));
+            if (name.starts_with(layer + names.any_shared) && !reads_shared)
+                faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
+                                                    "not in this version"));
+            if (!config.has_latent_attention() && contradicts_config(name.substr(layer.size()), view, names, kind))
+                faults.push_back(
+                    InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
+            if (kind.experts.stacked && tensors.contains(name + "_blocks"))
+                faults.push_back(
+                    InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
+            if (!name.starts_with(experts)) continue;
+            const Misfit misfit = misfit_of(name.substr(experts.size()), kind.experts);
+            if (!misfit.expected.empty())
+                faults.push_back(InputError::format(view.file, name, misfit.expected, misfit.got, misfit.fix));
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors) {
+    Weights weights;
+    std::vector<std::string> faults;
+    add_expert_faults(config, tensors, faults);
+    for (std::string& fault : tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
+                                            {tensor_names(config).layers, "layer", "num_hidden_layers",
+                                             config.num_layers, tensor_names(config).mtp_marker},
+                                            tensors))
+        faults.push_back(std::move(fault));
+    return faults;
+}
+
+}  // namespace longhaul::engine
