@@ -43,7 +43,9 @@ struct RopeConfig {
     /// Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / original_max_positions)), as those
     /// of Ministral 3 (llama_4_scaling_beta).
     double query_growth = 0.0;
-    double query_scale = 1.0;  ///< factor on the queries of all positions
+    /// Factor on the scores of attention, which queries get with cos and sin. Where they have a norm, as in Gemma, its
+    /// gain has it instead (LayerConfig::query_norm_scale). The two round differently, so neither replaces the other.
+    double score_scale = 1.0;
     bool interleaved = false;  ///< rotated pairs of q and k stand side by side in the files
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
     /// longer ones.
@@ -120,7 +122,7 @@ struct LayerConfig {
     bool mlp_bias = false;              ///< biases on gate, up and down
     bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
     bool whole_norm = false;            ///< instead: on all heads of q together, and on all of k
-    double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
+    double query_norm_scale = 1.0;      ///< factor on q; needs head_norm, into whose gain it goes
     double block_scale = 1.0;           ///< factor on the output of each block, before it is added
     bool value_norm = false;            ///< RMS norm on every head of v, without gain; needs head_norm
     bool keys_are_values = false;       ///< v is projected as k is (and neither normed by its gain nor rotated)

@@ -37,7 +37,7 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
         const bool known = kind.gated == (kind.activation != Activation::relu) &&
-                           ((kind.query_scale == 1.0 && !kind.value_norm && !kind.shares_kv) || kind.head_norm) &&
+                           ((kind.query_norm_scale == 1.0 && !kind.value_norm && !kind.shares_kv) || kind.head_norm) &&
                            (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
                            (!kind.experts.shared_gate ||
                             (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&

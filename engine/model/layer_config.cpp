@@ -177,7 +177,7 @@ void read_granite_layers(const Section& top, ModelConfig& config) {
     layer.block_scale = top.positive_or("residual_multiplier", 1.0, highest);
     // Attention divides by the root of head_dim, and should multiply by this.
     const double scores = top.positive_or("attention_multiplier", 1.0, highest);
-    layer.rope.query_scale = scores * std::sqrt(static_cast<double>(config.head_dim));
+    layer.rope.score_scale = scores * std::sqrt(static_cast<double>(config.head_dim));
 }
 
 /// GLM-4: norms before and after each block.

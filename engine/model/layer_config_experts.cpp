@@ -181,10 +181,10 @@ void read_latent_attention(const Section& top, const LatentConfig& defaults, Mod
     RopeConfig& rope = config.layers.front().rope;
     // Attention divides by the root of head_dim, and should by that of a head's queries, times the square of yarn's
     // attention temperature.
-    rope.query_scale = std::sqrt(static_cast<double>(config.head_dim) / static_cast<double>(latent.query_dim()));
+    rope.score_scale = std::sqrt(static_cast<double>(config.head_dim) / static_cast<double>(latent.query_dim()));
     if (rope.mscale_all_dim == 0.0 || rope.factor <= 1.0) return;
     const double temperature = 0.1 * rope.mscale_all_dim * kernels::scalar::det_log(rope.factor) + 1.0;
-    rope.query_scale *= temperature * temperature;
+    rope.score_scale *= temperature * temperature;
 }
 
 }  // namespace

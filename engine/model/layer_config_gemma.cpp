@@ -22,7 +22,7 @@ void read_gemma3_layers(const Section& top, ModelConfig& config) {
     layer.norm_place = NormPlace::both;
     layer.activation = Activation::gelu;
     layer.head_norm = true;
-    layer.query_scale = std::sqrt(static_cast<double>(config.head_dim) / scalar);
+    layer.query_norm_scale = std::sqrt(static_cast<double>(config.head_dim) / scalar);
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
 
     const Section shared = rope_section(top);
@@ -141,7 +141,7 @@ void read_gemma4_layers(const Section& top, ModelConfig& config) {
     layer.norm_place = NormPlace::both;
     layer.activation = Activation::gelu;
     layer.head_norm = layer.value_norm = layer.output_scale = true;
-    layer.query_scale = std::sqrt(static_cast<double>(config.head_dim));  // attention divides by it
+    layer.query_norm_scale = std::sqrt(static_cast<double>(config.head_dim));  // attention divides by it
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     read_gemma4_experts(top, config);
     read_layer_embeddings(top, config);
@@ -172,7 +172,7 @@ void read_gemma4_layers(const Section& top, ModelConfig& config) {
         }
         one.head_dim = heads.dim;
         one.num_kv_heads = heads.num_kv_heads;
-        one.query_scale = std::sqrt(static_cast<double>(heads.dim));
+        one.query_norm_scale = std::sqrt(static_cast<double>(heads.dim));
         one.keys_are_values = keys_are_values;
         one.rope = wide;
     }

@@ -25,7 +25,7 @@ void put_layers(const ModelConfig& config, ByteWriter& writer) {
             for (const double value : *factors) writer.put(value);
         }
     }
-    for (const double value : {config.layers.front().query_scale, config.embedding_scale}) writer.put(value);
+    for (const double value : {config.layers.front().query_norm_scale, config.embedding_scale}) writer.put(value);
     if (config.ropes().size() <= config.layer_groups().size() && config.model_type != "smollm3") return;
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const RopeConfig& rope = config.layer(at).rope;
@@ -42,7 +42,7 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     if (config.rope().query_growth != 0.0) writer.put(config.rope().query_growth);
     const bool is_granite = config.model_type == "granite";
     if (is_granite)
-        for (const double value : {layer.rope.query_scale, layer.block_scale, config.logits_scale}) writer.put(value);
+        for (const double value : {layer.rope.score_scale, layer.block_scale, config.logits_scale}) writer.put(value);
     if (is_granite || config.model_type == "smollm3" || config.model_type == "seed_oss") writer.put(layer.mlp_bias);
 }
 

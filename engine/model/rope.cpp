@@ -116,7 +116,7 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) {
     num_pairs_ = head_dim / 2;
     if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
     query_growth_ = rope.query_growth;
-    query_scale_ = rope.query_scale;
+    score_scale_ = rope.score_scale;
     query_period_ = rope.original_max_positions;
     const std::int64_t dims = rope.rotated_dims(head_dim);
     const YarnRamp ramp(rope, dims);
@@ -158,9 +158,9 @@ RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) {
 }
 
 float RopeTable::query_factor(std::int64_t position) const {
-    if (query_growth_ == 0.0 || position < query_period_) return static_cast<float>(query_scale_);
+    if (query_growth_ == 0.0 || position < query_period_) return static_cast<float>(score_scale_);
     const std::int64_t periods = position / query_period_;
-    return static_cast<float>(query_scale_ *
+    return static_cast<float>(score_scale_ *
                               (1.0 + query_growth_ * scalar::det_log(1.0 + static_cast<double>(periods))));
 }
 

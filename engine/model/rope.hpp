@@ -30,7 +30,7 @@ class RopeTable {
         return !long_frequencies_.empty() && text_length > longest_short_;
     }
     [[nodiscard]] std::int64_t num_pairs() const { return num_pairs_; }
-    /// Factor on the queries at `position` (RopeConfig::query_scale and query_growth).
+    /// Factor on the queries at `position` (RopeConfig::score_scale and query_growth).
     [[nodiscard]] float query_factor(std::int64_t position) const;
 
     /// Radians per position, one per rotated pair; longrope: of texts up to original_max_positions.
@@ -43,7 +43,7 @@ class RopeTable {
     std::int64_t num_pairs_ = 0;      ///< of a head
     std::int64_t longest_short_ = 0;  ///< longrope: texts beyond this length have the long frequencies
     float attention_factor_ = 1.0F;
-    double query_growth_ = 0.0, query_scale_ = 1.0;
+    double query_growth_ = 0.0, score_scale_ = 1.0;
     std::int64_t query_period_ = 1;  ///< positions with the same query factor
 };
 

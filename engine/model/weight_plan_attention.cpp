@@ -49,7 +49,7 @@ class HeadsPlanner {
     void add_norms() {
         const LayerConfig& kind = layer_.kind;
         if (kind.head_norm) {
-            head_norm("query_norm", layer_.weights.query_norm, gain_of_head(names_.query_norm), kind.query_scale);
+            head_norm("query_norm", layer_.weights.query_norm, gain_of_head(names_.query_norm), kind.query_norm_scale);
             if (!kind.shares_kv) head_norm("key_norm", layer_.weights.key_norm, gain_of_head(names_.key_norm), 1.0);
         } else if (kind.whole_norm) {
             head_norm("query_norm", layer_.weights.query_norm, query_rows(names_.query_norm, ".weight", 1), 1.0);

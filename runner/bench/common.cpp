@@ -94,7 +94,7 @@ ModelConfig deepseek_v2_lite() {
     config.model_type = "deepseek_v2";
     engine::LayerConfig& layer = config.layers.front();
     layer.rope.rotary_dims = 64;
-    layer.rope.query_scale = 1.73;
+    layer.rope.score_scale = 1.73;
     config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
     for (std::size_t at = 1; at < config.layers.size(); ++at)
         config.layers[at].experts = {.count = 64, .per_token = 6, .normalized = false};

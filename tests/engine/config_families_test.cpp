@@ -66,7 +66,7 @@ TEST(ConfigFamilies, Gemma3HasTwoKindsOfLayers) {
     EXPECT_EQ(config.rope().factor, 8.0);
     EXPECT_EQ(config.max_positions, 2048) << "the scaled length already";
     EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 1, 1, 0, 1}));
-    EXPECT_EQ(config.layer(0).query_scale, 0.5);
+    EXPECT_EQ(config.layer(0).query_norm_scale, 0.5);
     EXPECT_EQ(config.embedding_scale, 8.0);
     EXPECT_TRUE(config.tied_embeddings);
     EXPECT_TRUE(config.norm_adds_one);
@@ -107,7 +107,7 @@ TEST(ConfigFamilies, Gemma4HasTwoKindsOfHeads) {
     EXPECT_EQ(dense.layer_groups()[0].heads, (HeadShape{512, 512, 4}));
     EXPECT_EQ(dense.layer_groups()[1].heads, (HeadShape{256, 256, 16}));
     EXPECT_EQ(dense.layer_groups()[1].window, 1024);
-    EXPECT_EQ(dense.layer(0).query_scale, 16.0);
+    EXPECT_EQ(dense.layer(0).query_norm_scale, 16.0);
     EXPECT_TRUE(dense.layer(5).keys_are_values && dense.layer(5).value_norm && !dense.layer(0).keys_are_values);
     EXPECT_EQ(dense.logit_cap, 30.0);
     EXPECT_TRUE(dense.tied_embeddings && !dense.norm_adds_one && !dense.has_experts());
@@ -247,7 +247,7 @@ TEST(ConfigFamilies, LatentAttentionHasOneKvHead) {
     EXPECT_EQ(v3.heads(v3.layer(0)).value_dim, 128);
     EXPECT_EQ(v3.rope().rotary_dims, 64);
     EXPECT_EQ(v3.max_positions, 163840);
-    EXPECT_NEAR(v3.rope().query_scale / std::sqrt(576.0), 0.1352337788608801, 1e-12) << "as transformers scales";
+    EXPECT_NEAR(v3.rope().score_scale / std::sqrt(576.0), 0.1352337788608801, 1e-12) << "as transformers scales";
     EXPECT_EQ(v3.layer(2).experts.count, 0);
     EXPECT_EQ(v3.layer(3).experts.num_groups, 8);
     EXPECT_EQ(v3.layer(3).experts.best_groups, 4);
@@ -491,10 +491,10 @@ TEST(ConfigFamilies, GraniteHasFactors) {
     EXPECT_FALSE(config.rounds_embedding_scale);
     EXPECT_EQ(config.logits_scale, 0.0625);
     EXPECT_EQ(config.layer(1).block_scale, 0.22);
-    EXPECT_NEAR(config.rope().query_scale / std::sqrt(128.0), 0.0078125, 1e-12);
+    EXPECT_NEAR(config.rope().score_scale / std::sqrt(128.0), 0.0078125, 1e-12);
     EXPECT_TRUE(config.layer(1).qkv_bias && config.layer(1).output_bias);
     EXPECT_EQ(config.max_positions, 4096) << "stretched as Llama's";
-    EXPECT_NEAR(load_family("granite", "GraniteForCausalLM", "{}").rope().query_scale, std::sqrt(8.0), 1e-12)
+    EXPECT_NEAR(load_family("granite", "GraniteForCausalLM", "{}").rope().score_scale, std::sqrt(8.0), 1e-12)
         << "the class's default is 1, not 1 / sqrt(head_dim)";
 }
 
