@@ -188,6 +188,14 @@ struct LinearAttentionConfig {
     }
 };
 
+/// How the files hold a model, besides what its experts and its linear attention say: it changes what is read, not what
+/// is computed.
+struct TensorLayout {
+    bool norm_adds_one = false;  ///< the gains of RMS norms are stored less 1
+    bool fused_qkv = false;      ///< q, k and v are one tensor
+    bool fused_gate_up = false;  ///< and gate and up are one
+};
+
 /// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 4, differ from it as these fields say) or
 /// of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
@@ -212,10 +220,8 @@ struct ModelConfig {
     bool rounds_embedding_scale = false;  ///< to the type of the weights, as transformers does for Gemma
     double logits_scale = 1.0;            ///< factor on the logits
     double logit_cap = 0.0;               ///< soft cap: logits are cap * tanh(logit / cap); 0: none
-    bool norm_adds_one = false;           ///< the gains of RMS norms are stored less 1
-    bool fused_qkv = false;               ///< q, k and v are one tensor in the files
-    bool fused_gate_up = false;           ///< and gate and up are one
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
+    TensorLayout files{};
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
     std::string quantization;           ///< quant_method of config.json, "gptq"; "" if it has none
     std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; may be empty

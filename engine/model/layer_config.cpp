@@ -87,7 +87,7 @@ std::vector<bool> linear_layers(const Section& top, std::int64_t num_layers) {
 /// Qwen3.5: linear attention in three of four layers; the others gate their output.
 void read_qwen3_5_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
-    config.norm_adds_one = true;
+    config.files.norm_adds_one = true;
     LayerConfig& layer = config.layers.front();
     layer.head_norm = true;
     layer.output_gate = true;
@@ -184,7 +184,7 @@ void read_granite_layers(const Section& top, ModelConfig& config) {
 void read_glm4_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
     config.norm_eps = top.positive_or("rms_norm_eps", 1.5625e-7, 1.0);
-    config.fused_gate_up = true;
+    config.files.fused_gate_up = true;
     LayerConfig& layer = config.layers.front();
     layer.norm_place = NormPlace::both;
     layer.qkv_bias = top.flag_or("attention_bias", true);
@@ -218,7 +218,7 @@ void read_olmo3_layers(const Section& top, ModelConfig& config) {
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
-    config.fused_qkv = config.fused_gate_up = true;
+    config.files.fused_qkv = config.files.fused_gate_up = true;
     read_windows(top, window_of(top, 0), config);
 }
 

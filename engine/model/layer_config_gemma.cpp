@@ -10,7 +10,7 @@ namespace longhaul::engine::detail {
 /// Gemma 3: two kinds of layers, each with RoPE parameters of its own.
 void read_gemma3_layers(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
-    config.norm_adds_one = true;
+    config.files.norm_adds_one = true;
     config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
     config.rounds_embedding_scale = true;
     for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {

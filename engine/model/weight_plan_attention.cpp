@@ -84,7 +84,7 @@ class HeadsPlanner {
         std::vector<TensorPart> parts;
         add_heads(parts, gains, heads_.dim, layer_.kind.rope);
         WeightPlan& plan = plans_.vector(layer_.name + name, to.gain, std::move(parts));
-        plan.offset = config_.norm_adds_one ? 1.0F : 0.0F;
+        plan.offset = config_.files.norm_adds_one ? 1.0F : 0.0F;
         plan.scale = static_cast<float>(scale);
     }
 
@@ -120,9 +120,9 @@ class HeadsPlanner {
         return parts;
     }
 
-    /// ModelConfig::fused_qkv: the same rows in the tensor of all three, where `before` rows come before them.
+    /// TensorLayout::fused_qkv: the same rows in the tensor of all three, where `before` rows come before them.
     [[nodiscard]] TensorPart fused(TensorPart part, const char* suffix, std::int64_t before) const {
-        if (!config_.fused_qkv) return part;
+        if (!config_.files.fused_qkv) return part;
         part.tensor = layer_.from + names_.query + suffix;
         part.rows = (config_.num_heads + 2 * heads_.num_kv_heads) * heads_.dim;
         part.first_row += before;

@@ -55,7 +55,8 @@ WeightPlan& PlanBuilder::of_head(std::string name, Matrix& to, TensorPart part, 
 
 void PlanBuilder::norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {
     to.eps = static_cast<float>(config.norm_eps);
-    vector(name, to.gain, {whole(tensor + ".weight", config.hidden_size)}).offset = config.norm_adds_one ? 1.0F : 0.0F;
+    vector(name, to.gain, {whole(tensor + ".weight", config.hidden_size)}).offset =
+        config.files.norm_adds_one ? 1.0F : 0.0F;
     if (kind == NormKind::layer) vector(name + "_bias", to.bias, {whole(tensor + ".bias", config.hidden_size)});
 }
 

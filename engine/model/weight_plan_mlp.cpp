@@ -133,7 +133,7 @@ class MlpPlanner {
         std::vector<TensorPart> parts;
         const std::int64_t first = split_.rank * width.local;
         for (const std::string& tensor : tensors) {
-            if (!config_.fused_gate_up) {
+            if (!config_.files.fused_gate_up) {
                 parts.push_back(rows_of(from + tensor + suffix, width.whole, columns, first, width.local));
                 continue;
             }

@@ -41,7 +41,7 @@ ModelConfig windowed(ModelConfig config, std::int64_t window) {
 /// Five windowed layers to a full one.
 ModelConfig gemma3_1b() {
     ModelConfig config = shape(262144, 1152, 6912, 26, 4, 1, 256, true);
-    config.norm_adds_one = true;
+    config.files.norm_adds_one = true;
     config.embedding_scale = 33.94;
     config.rounds_embedding_scale = true;
     config.model_type = "gemma3_text";
@@ -105,7 +105,7 @@ ModelConfig deepseek_v2_lite() {
 ModelConfig qwen3_5_4b() {
     ModelConfig config = shape(248320, 2560, 9216, 32, 16, 4, 256, true);
     config.linear = {.num_key_heads = 16, .num_value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4};
-    config.norm_adds_one = true;
+    config.files.norm_adds_one = true;
     config.model_type = "qwen3_5_text";
     engine::LayerConfig& layer = config.layers.front();
     layer.rope.theta = 1e7;

@@ -69,7 +69,7 @@ TEST(ConfigFamilies, Gemma3HasTwoKindsOfLayers) {
     EXPECT_EQ(config.layer(0).query_norm_scale, 0.5);
     EXPECT_EQ(config.embedding_scale, 8.0);
     EXPECT_TRUE(config.tied_embeddings);
-    EXPECT_TRUE(config.norm_adds_one);
+    EXPECT_TRUE(config.files.norm_adds_one);
     EXPECT_EQ(config.layer(0).norm_place, NormPlace::both);
 }
 
@@ -110,7 +110,7 @@ TEST(ConfigFamilies, Gemma4HasTwoKindsOfHeads) {
     EXPECT_EQ(dense.layer(0).query_norm_scale, 16.0);
     EXPECT_TRUE(dense.layer(5).keys_are_values && dense.layer(5).value_norm && !dense.layer(0).keys_are_values);
     EXPECT_EQ(dense.logit_cap, 30.0);
-    EXPECT_TRUE(dense.tied_embeddings && !dense.norm_adds_one && !dense.has_experts());
+    EXPECT_TRUE(dense.tied_embeddings && !dense.files.norm_adds_one && !dense.has_experts());
     const RopeTable wide(dense, dense.layer(5).rope);
     EXPECT_EQ(wide.num_pairs(), 256);
     EXPECT_GT(wide.inverse_frequencies()[63], 0.0F);
@@ -185,7 +185,7 @@ TEST(ConfigFamilies, Phi3RotatesAPartOfAHead) {
     const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
         "short_factor": [1, 1.5, 2], "long_factor": [1, 2, 4]}})");
-    EXPECT_TRUE(config.fused_qkv && config.fused_gate_up);
+    EXPECT_TRUE(config.files.fused_qkv && config.files.fused_gate_up);
     EXPECT_EQ(config.rope().rotary_dims, 6);
     EXPECT_EQ(config.rope().factor, 2.0);
     EXPECT_EQ(config.rope().long_factors, (std::vector<double>{1, 2, 4}));
@@ -346,8 +346,8 @@ TEST(ConfigFamilies, Glm4RotatesPairsSideBySide) {
     const ModelConfig config = load_glm(R"({"attention_bias": true, "head_dim": 128, "partial_rotary_factor": 0.5,
         "rms_norm_eps": 1e-05, "num_key_value_heads": "DELETE"})");
     EXPECT_EQ(config.num_kv_heads, 2) << "the class's default";
-    EXPECT_TRUE(config.fused_gate_up);
-    EXPECT_FALSE(config.fused_qkv);
+    EXPECT_TRUE(config.files.fused_gate_up);
+    EXPECT_FALSE(config.files.fused_qkv);
     EXPECT_EQ(config.layer(1).norm_place, NormPlace::both);
     EXPECT_TRUE(config.layer(1).qkv_bias);
     EXPECT_FALSE(config.layer(1).output_bias || config.layer(1).head_norm);
@@ -403,7 +403,7 @@ TEST(ConfigFamilies, Qwen35HasLinearAttentionInThreeOfFourLayers) {
     EXPECT_TRUE(config.layer(3).output_gate && config.layer(3).head_norm);
     EXPECT_FALSE(config.layer(0).output_gate || config.layer(0).head_norm);
     EXPECT_EQ(config.rope().rotary_dims, 64);
-    EXPECT_TRUE(config.norm_adds_one);
+    EXPECT_TRUE(config.files.norm_adds_one);
     EXPECT_EQ(Split::obstacle(config, 8), "");
     const ModelConfig named = load_family("qwen3_5_text", "Qwen3_5ForCausalLM", R"({"num_hidden_layers": 3,
         "layer_types": ["full_attention", "linear_attention", "full_attention"], "linear_num_key_heads": 2})");
@@ -415,7 +415,7 @@ TEST(ConfigFamilies, Qwen3NextHasGatedSharedExperts) {
     const ModelConfig config = load_family("qwen3_next", "Qwen3NextForCausalLM", R"({"num_hidden_layers": 8,
         "mlp_only_layers": [0], "decoder_sparse_step": 2, "shared_expert_intermediate_size": 24})");
     EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 0, 1, 1, 1, 0}));
-    EXPECT_TRUE(config.linear.fused && config.norm_adds_one);
+    EXPECT_TRUE(config.linear.fused && config.files.norm_adds_one);
     EXPECT_EQ(config.layer(0).experts.count, 0);
     const LayerConfig& layer = config.layer(7);
     EXPECT_TRUE(layer.output_gate && layer.head_norm && layer.experts.shared_gate && layer.experts.normalized);
