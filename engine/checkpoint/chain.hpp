@@ -22,6 +22,9 @@ struct CommitInfo {
     [[nodiscard]] std::vector<KvFile>& files_of(KvFile::Of of) {
         return of == KvFile::Of::drafter ? draft_kv_files : of == KvFile::Of::states ? state_files : kv_files;
     }
+    [[nodiscard]] const std::vector<KvFile>& files_of(KvFile::Of of) const {
+        return of == KvFile::Of::drafter ? draft_kv_files : of == KvFile::Of::states ? state_files : kv_files;
+    }
 };
 
 /// One item's entry in one commit: the fields that chains need.

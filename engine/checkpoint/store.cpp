@@ -2,6 +2,7 @@
 // them when an item is restored.
 #include <algorithm>
 #include <array>
+#include <span>
 #include <stdexcept>
 #include <system_error>
 
@@ -34,18 +35,29 @@ struct HeadRows {
 }  // namespace
 
 struct CheckpointStore::State {
+    /// What the folder has of one kind of keys and values.
+    struct StoredKv {
+        KvFile::Of of;
+        KvFileSet files;
+        std::map<std::string, std::vector<Segment>> segments{};  ///< by item
+
+        [[nodiscard]] std::span<const Segment> segments_of(const std::string& key) const {
+            const auto found = segments.find(key);
+            return found == segments.end() ? std::span<const Segment>() : found->second;
+        }
+    };
+
     State(const std::filesystem::path& folder, const CheckpointIdentity& identity, std::int64_t max_epoch)
-        : log(folder, identity, max_epoch), files(folder, identity), state_files(folder, identity.of_states()) {}
+        : log(folder, identity, max_epoch),
+          target{KvFile::Of::target, {folder, identity}},
+          states{KvFile::Of::states, {folder, identity.of_states()}},
+          draft{KvFile::Of::drafter, {folder, {}}} {}
 
     CommitLog log;
     std::function<void()> progress;
 
-    KvFileSet files;
-    std::map<std::string, std::vector<Segment>> segments;  ///< by item
-    KvFileSet state_files;
-    std::map<std::string, std::vector<Segment>> state_segments;
-    std::optional<KvFileSet> draft_files;  ///< of the drafter that restore_draft_kv named last
-    std::map<std::string, std::vector<Segment>> draft_segments;
+    StoredKv target, states;
+    StoredKv draft;  ///< of the drafter that restore_draft_kv named last
 
     bool segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines);
     std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::int64_t longest_short_text,
@@ -55,8 +67,8 @@ struct CheckpointStore::State {
     [[nodiscard]] bool wrote_draft_kv(const std::string& key, const Link& link);
     std::vector<Segment> find_draft_segments(const std::string& key, const Chain& chain,
                                              std::int64_t longest_short_text, std::vector<std::string>& lines);
-    void read_segments(KvFileSet& of, const std::vector<Segment>& from, const std::string& key, const HeadRows& rows,
-                       std::int64_t first, std::int64_t count, std::byte* to);
+    void read_segments(StoredKv& from, const std::string& key, const HeadRows& rows, std::int64_t first,
+                       std::int64_t count, std::byte* to);
     [[nodiscard]] std::vector<std::size_t> candidates_of(const std::string& key, const Chain& chain,
                                                          std::int64_t longest_short_text) const;
 };
@@ -66,22 +78,22 @@ struct CheckpointStore::State {
 /// Whether the positions of this link are intact for all heads. Adds a line for each damage found, without duplicates.
 bool CheckpointStore::State::segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines) {
     const CommitInfo& commit = log.commit(link.commit_index);
-    return files.have(commit.kv_files, key, {link.kv_begin, link.kv_end, link.commit_index}, log.path(commit.name),
-                      progress, lines);
+    return target.files.have(commit.kv_files, key, {link.kv_begin, link.kv_end, link.commit_index},
+                             log.path(commit.name), progress, lines);
 }
 
 /// Rounds with the states behind their last position, of those whose keys and values are there. Older ones are looked
 /// at only if newer ones are damaged.
 void CheckpointStore::State::find_states(const std::string& key, const Chain& chain, std::int64_t kv_tokens,
                                          std::vector<std::string>& lines) {
-    std::vector<Segment>& found = state_segments[key];
+    std::vector<Segment>& found = states.segments[key];
     found.clear();
     for (auto at = chain.links.rbegin(); at != chain.links.rend() && found.empty(); ++at) {
         const Link& link = log.link(key, *at);
         const CommitInfo& commit = log.commit(link.commit_index);
         if (link.kv_end > kv_tokens || link.kv_end == link.kv_begin || commit.state_files.empty()) continue;
         const Segment wanted{link.kv_end - 1, link.kv_end, link.commit_index};
-        if (state_files.have(commit.state_files, key, wanted, log.path(commit.name), progress, lines))
+        if (states.files.have(commit.state_files, key, wanted, log.path(commit.name), progress, lines))
             found.push_back(wanted);
     }
 }
@@ -126,14 +138,14 @@ std::vector<Segment> CheckpointStore::State::find_segments(const std::string& ke
     return found;
 }
 
-/// Whether the drafter of `draft_files` drafted for the item in this round.
+/// Whether the drafter of `draft` drafted for the item in this round.
 bool CheckpointStore::State::wrote_draft_kv(const std::string& key, const Link& link) {
     if (log.commit(link.commit_index).draft_kv_files.empty()) return false;
     try {
         const auto commit = log.load(log.commit(link.commit_index).name);
         const auto& items = commit->items;
         return link.item_index < items.size() && items[link.item_index].key == key &&
-               items[link.item_index].drafter.kind == draft_files->identity().model;
+               items[link.item_index].drafter.kind == draft.files.identity().model;
     } catch (const InputError&) {
         return false;  // damaged since it was first read
     }
@@ -148,12 +160,12 @@ std::vector<Segment> CheckpointStore::State::find_draft_segments(const std::stri
         const Link& link = log.link(key, at);
         if (!wrote_draft_kv(key, link)) continue;
         const std::vector<KvFile>& of_round = log.commit(link.commit_index).draft_kv_files;
-        draft_files->add_damage(of_round, progress, lines);
+        draft.files.add_damage(of_round, progress, lines);
         Segment common{0, std::numeric_limits<std::int64_t>::max(), link.commit_index};
-        for (std::int64_t head = 0; head < draft_files->identity().num_kv_heads; ++head) {
-            const KvFile* file = draft_files->file_of_head(of_round, key, head, progress);
+        for (std::int64_t head = 0; head < draft.files.identity().num_kv_heads; ++head) {
+            const KvFile* file = draft.files.file_of_head(of_round, key, head, progress);
             const KvReader::Range range =
-                file == nullptr ? KvReader::Range{} : draft_files->verdict(*file, progress).items.at(key);
+                file == nullptr ? KvReader::Range{} : draft.files.verdict(*file, progress).items.at(key);
             common.begin = std::max(common.begin, range.kv_begin);
             common.end = std::min(common.end, range.kv_end);
         }
@@ -162,23 +174,20 @@ std::vector<Segment> CheckpointStore::State::find_draft_segments(const std::stri
     return stored;
 }
 
-/// Reads positions [first, first + count), which `from` covers, in any order of its segments.
-void CheckpointStore::State::read_segments(KvFileSet& of, const std::vector<Segment>& from, const std::string& key,
-                                           const HeadRows& rows, std::int64_t first, std::int64_t count,
-                                           std::byte* to) {
-    const std::size_t row_bytes = detail::kv_token_bytes(of.identity(), rows.group);
-    const KvGroup group = of.identity().kv_groups().at(rows.group);  // may have fewer heads: see FORMAT.md
+/// Reads positions [first, first + count), which the item's segments cover in any order.
+void CheckpointStore::State::read_segments(StoredKv& from, const std::string& key, const HeadRows& rows,
+                                           std::int64_t first, std::int64_t count, std::byte* to) {
+    const CheckpointIdentity& identity = from.files.identity();
+    const std::size_t row_bytes = detail::kv_token_bytes(identity, rows.group);
+    const KvGroup group = identity.kv_groups().at(rows.group);  // may have fewer heads: see FORMAT.md
     const std::int64_t head_in_files =
-        rows.kv_head * std::max<std::int64_t>(of.identity().num_kv_heads / group.num_kv_heads, 1);
-    for (const Segment& segment : from) {
+        rows.kv_head * std::max<std::int64_t>(identity.num_kv_heads / group.num_kv_heads, 1);
+    for (const Segment& segment : from.segments_of(key)) {
         const std::int64_t begin = std::max(first, segment.begin);
         const std::int64_t end = std::min(first + count, segment.end);
         if (begin >= end) continue;
-        const CommitInfo& commit = log.commit(segment.commit_index);
-        const auto& candidates = &of == &files         ? commit.kv_files
-                                 : &of == &state_files ? commit.state_files
-                                                       : commit.draft_kv_files;
-        const KvReader& reader = of.open(*of.file_of_head(candidates, key, head_in_files, progress));
+        const std::vector<KvFile>& candidates = log.commit(segment.commit_index).files_of(from.of);
+        const KvReader& reader = from.files.open(*from.files.file_of_head(candidates, key, head_in_files, progress));
         reader.read(reader.items().at(key), rows.group, rows.layer, rows.kv_head, rows.values, begin, end - begin,
                     to + static_cast<std::size_t>(begin - first) * row_bytes);
     }
@@ -221,19 +230,18 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key, std
         if (!segments.empty()) restored->kv_tokens = segments.back().end;
         if (log.identity().states.num_layers > 0) {
             state_->find_states(key, chain, restored->kv_tokens, lines);
-            for (const Segment& segment : state_->state_segments[key]) restored->states_at.push_back(segment.end);
+            for (const Segment& segment : state_->states.segments[key]) restored->states_at.push_back(segment.end);
         }
         restored->damage = std::move(lines);
-        state_->segments[key] = segments;
+        state_->target.segments[key] = segments;
         return restored;
     }
 }
 
 void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head,
                               bool values, std::int64_t first, std::int64_t count, std::byte* to) {
-    const auto found = state_->segments.find(key);
-    const std::int64_t kv_tokens =
-        found == state_->segments.end() || found->second.empty() ? 0 : found->second.back().end;
+    const std::span<const Segment> segments = state_->target.segments_of(key);
+    const std::int64_t kv_tokens = segments.empty() ? 0 : segments.back().end;
     const CheckpointIdentity& identity = state_->log.identity();
     const std::array bounds{std::pair{layer, identity.kv_groups().at(group).num_layers - 1},
                             std::pair{kv_head, identity.kv_groups().at(group).num_kv_heads - 1},
@@ -241,19 +249,17 @@ void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::in
     for (const auto& [value, max] : bounds) {
         if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
-    if (found == state_->segments.end()) return;
-    state_->read_segments(state_->files, found->second, key, {group, layer, kv_head, values}, first, count, to);
+    state_->read_segments(state_->target, key, {group, layer, kv_head, values}, first, count, to);
 }
 
 void CheckpointStore::read_state(const std::string& key, std::int64_t positions, std::int64_t layer, std::int64_t head,
                                  bool second_half, float* to) {
     const CheckpointIdentity::States& states = state_->log.identity().states;
-    const auto found = state_->state_segments.find(key);
-    const bool known =
-        found != state_->state_segments.end() && !found->second.empty() && found->second.front().end == positions;
+    const std::span<const Segment> segments = state_->states.segments_of(key);
+    const bool known = !segments.empty() && segments.front().end == positions;
     if (!known || layer < 0 || layer >= states.num_layers || head < 0 || head >= states.num_heads)
         throw std::logic_error("read_state: beyond what restore gave of '" + key + "'");
-    state_->read_segments(state_->state_files, found->second, key, {0, layer, head, second_half}, positions - 1, 1,
+    state_->read_segments(state_->states, key, {0, layer, head, second_half}, positions - 1, 1,
                           reinterpret_cast<std::byte*>(to));
 }
 
@@ -263,15 +269,13 @@ RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const 
     if (!state_->log.has(key)) return restored;
     const Chain chain = state_->log.chain_of(key);
     if (chain.links.empty()) return restored;
-    if (!state_->draft_files || !(state_->draft_files->identity() == drafter)) {
-        state_->draft_files.emplace(state_->log.folder(), drafter);
-        state_->draft_segments.clear();
-    }
+    if (!(state_->draft.files.identity() == drafter))
+        state_->draft = {KvFile::Of::drafter, {state_->log.folder(), drafter}};
     std::vector<Segment> stored = state_->find_draft_segments(key, chain, longest_short_text, restored.damage);
     std::erase_if(stored, [&](const Segment& segment) { return segment.begin >= end; });
     for (const Segment& segment : stored) restored.end = std::max(restored.end, std::min(segment.end, end));
     restored.first = restored.end;
-    std::vector<Segment>& found = state_->draft_segments[key];
+    std::vector<Segment>& found = state_->draft.segments[key];
     found.clear();
     for (bool grew = true; grew;) {
         grew = false;
@@ -289,12 +293,12 @@ RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const 
 
 void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
                                     std::int64_t count, std::byte* to) {
-    const auto found = state_->draft_segments.find(key);
-    const bool covers = found != state_->draft_segments.end() && !found->second.empty() && count >= 0 &&
-                        first >= found->second.back().begin && first + count <= found->second.front().end;
-    if (!covers || kv_head < 0 || kv_head >= state_->draft_files->identity().num_kv_heads)
+    const std::span<const Segment> segments = state_->draft.segments_of(key);
+    const bool covers =
+        !segments.empty() && count >= 0 && first >= segments.back().begin && first + count <= segments.front().end;
+    if (!covers || kv_head < 0 || kv_head >= state_->draft.files.identity().num_kv_heads)
         throw std::logic_error("read_draft_kv: beyond what restore_draft_kv gave of '" + key + "'");
-    state_->read_segments(*state_->draft_files, found->second, key, {0, 0, kv_head, values}, first, count, to);
+    state_->read_segments(state_->draft, key, {0, 0, kv_head, values}, first, count, to);
 }
 
 std::int64_t CheckpointStore::num_bytes() const {
