@@ -157,16 +157,14 @@ class CheckpointStore {
     /// must continue meanwhile.
     void set_progress(std::function<void()> progress);
 
-    /// Reads keys (or values) of positions [first, first + count) of one layer of a group and global KV head into `to`,
-    /// [count, head_dim]. The positions must be within what `restore` returned, and stored if the group has a window.
-    /// Throws InputError if a file has become unreadable.
-    void read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
-                 std::int64_t first, std::int64_t count, std::byte* to);
+    /// Reads rows of an item into `to`, [rows.count, head_dim]. The positions must be within what `restore` returned,
+    /// and stored if the group has a window. Throws InputError if a file has become unreadable.
+    void read_kv(const std::string& key, const KvRows& rows, std::byte* to);
 
-    /// Reads the first (or second) half of a head's state behind `positions` positions, one of RestoredItem::states_at.
-    /// Layers count those of linear attention; heads are key heads of the model. Throws InputError.
-    void read_state(const std::string& key, std::int64_t positions, std::int64_t layer, std::int64_t head,
-                    bool second_half, float* to);
+    /// Reads half of a head's state, the second one as `values`, behind one position: the last before one of
+    /// RestoredItem::states_at. Layers count those of linear attention; heads are key heads of the model. Throws
+    /// InputError.
+    void read_state(const std::string& key, const KvRows& half, float* to);
 
     /// The last positions without a gap, of those before `end`, that are intact in KV files of a drafter with this
     /// identity (CheckpointIdentity::of_drafter). Files that another drafter wrote are not read. Only for items that
@@ -175,8 +173,7 @@ class CheckpointStore {
                                      std::int64_t longest_short_text = std::numeric_limits<std::int64_t>::max());
 
     /// As read_kv, of the drafter's layer, for positions within what `restore_draft_kv` last returned for the item.
-    void read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
-                       std::int64_t count, std::byte* to);
+    void read_draft_kv(const std::string& key, const KvRows& rows, std::byte* to);
 
     /// Of all checkpoint files in the folder. Throws InputError if it cannot be read.
     [[nodiscard]] std::int64_t num_bytes() const;

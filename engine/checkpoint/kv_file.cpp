@@ -288,13 +288,14 @@ void KvReader::read_items() {
     }
 }
 
-void KvReader::read(const Range& item, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
-                    std::int64_t first, std::int64_t count, std::byte* to) const {
+void KvReader::read(const Range& item, const KvRows& rows, std::byte* to) const {
+    const std::size_t group = rows.group;
     const std::int64_t first_stored = groups_[group].first_stored(item.kv_begin, item.kv_end);
-    if (first < first_stored) throw std::logic_error("read_kv: positions before a window");
-    const hdf5::Reader::Dataset& dataset = values ? values_[group] : keys_[group];
-    const Block start{layer, kv_head - first_heads_[group], item.first_rows[group] + first - first_stored, 0};
-    const Block extent{1, 1, count, static_cast<std::int64_t>(dataset.dims[3])};
+    if (rows.first < first_stored) throw std::logic_error("read_kv: positions before a window");
+    const hdf5::Reader::Dataset& dataset = rows.values ? values_[group] : keys_[group];
+    const Block start{rows.layer, rows.kv_head - first_heads_[group],
+                      item.first_rows[group] + rows.first - first_stored, 0};
+    const Block extent{1, 1, rows.count, static_cast<std::int64_t>(dataset.dims[3])};
     reader_.read_block(dataset, type_, start.dims(), extent.dims(), to);
 }
 

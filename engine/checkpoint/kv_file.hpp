@@ -34,11 +34,9 @@ class KvReader {
 
     [[nodiscard]] const std::map<std::string, Range>& items() const { return items_; }
 
-    /// Reads keys (or values) of `count` positions of an item from `first` on, [count, kv_token_bytes]. `kv_head` is
-    /// the global index among those of the group. Throws std::logic_error for positions of a window that are not
-    /// stored.
-    void read(const Range& item, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
-              std::int64_t first, std::int64_t count, std::byte* to) const;
+    /// Reads rows of an item, [rows.count, kv_token_bytes]. Throws std::logic_error for positions of a window that are
+    /// not stored.
+    void read(const Range& item, const KvRows& rows, std::byte* to) const;
 
   private:
     void read_items();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -26,6 +27,15 @@ struct KvGroup {
         return window == 0 ? begin : std::max(begin, end - window - margin);
     }
     friend bool operator==(const KvGroup&, const KvGroup&) = default;
+};
+
+/// Keys or values of positions [first, first + count) of one head in one layer.
+struct KvRows {
+    std::size_t group = 0;     ///< of layers
+    std::int64_t layer = 0;    ///< of the group's
+    std::int64_t kv_head = 0;  ///< of the group's in the whole model
+    bool values = false;
+    std::int64_t first = 0, count = 0;
 };
 
 /// A checkpoint can only be used if all of these fields match (the groups follow from the model). Messages name the

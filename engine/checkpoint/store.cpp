@@ -25,13 +25,6 @@ using detail::KvReader;
 using detail::Link;
 using detail::Segment;
 
-/// Keys or values of one head in one layer.
-struct HeadRows {
-    std::size_t group;
-    std::int64_t layer, kv_head;
-    bool values;
-};
-
 }  // namespace
 
 struct CheckpointStore::State {
@@ -67,8 +60,7 @@ struct CheckpointStore::State {
     [[nodiscard]] bool wrote_draft_kv(const std::string& key, const Link& link);
     std::vector<Segment> find_draft_segments(const std::string& key, const Chain& chain,
                                              std::int64_t longest_short_text, std::vector<std::string>& lines);
-    void read_segments(StoredKv& from, const std::string& key, const HeadRows& rows, std::int64_t first,
-                       std::int64_t count, std::byte* to);
+    void read_segments(StoredKv& from, const std::string& key, const KvRows& rows, std::byte* to);
     [[nodiscard]] std::vector<std::size_t> candidates_of(const std::string& key, const Chain& chain,
                                                          std::int64_t longest_short_text) const;
 };
@@ -174,22 +166,21 @@ std::vector<Segment> CheckpointStore::State::find_draft_segments(const std::stri
     return stored;
 }
 
-/// Reads positions [first, first + count), which the item's segments cover in any order.
-void CheckpointStore::State::read_segments(StoredKv& from, const std::string& key, const HeadRows& rows,
-                                           std::int64_t first, std::int64_t count, std::byte* to) {
+/// Reads rows whose positions the item's segments cover, in any order.
+void CheckpointStore::State::read_segments(StoredKv& from, const std::string& key, const KvRows& rows, std::byte* to) {
     const CheckpointIdentity& identity = from.files.identity();
     const std::size_t row_bytes = detail::kv_token_bytes(identity, rows.group);
     const KvGroup group = identity.kv_groups().at(rows.group);  // may have fewer heads: see FORMAT.md
     const std::int64_t head_in_files =
         rows.kv_head * std::max<std::int64_t>(identity.num_kv_heads / group.num_kv_heads, 1);
     for (const Segment& segment : from.segments_of(key)) {
-        const std::int64_t begin = std::max(first, segment.begin);
-        const std::int64_t end = std::min(first + count, segment.end);
-        if (begin >= end) continue;
+        KvRows part = rows;
+        part.first = std::max(rows.first, segment.begin);
+        part.count = std::min(rows.first + rows.count, segment.end) - part.first;
+        if (part.count <= 0) continue;
         const std::vector<KvFile>& candidates = log.commit(segment.commit_index).files_of(from.of);
         const KvReader& reader = from.files.open(*from.files.file_of_head(candidates, key, head_in_files, progress));
-        reader.read(reader.items().at(key), rows.group, rows.layer, rows.kv_head, rows.values, begin, end - begin,
-                    to + static_cast<std::size_t>(begin - first) * row_bytes);
+        reader.read(reader.items().at(key), part, to + static_cast<std::size_t>(part.first - rows.first) * row_bytes);
     }
 }
 
@@ -238,29 +229,27 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key, std
     }
 }
 
-void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head,
-                              bool values, std::int64_t first, std::int64_t count, std::byte* to) {
+void CheckpointStore::read_kv(const std::string& key, const KvRows& rows, std::byte* to) {
     const std::span<const Segment> segments = state_->target.segments_of(key);
     const std::int64_t kv_tokens = segments.empty() ? 0 : segments.back().end;
-    const CheckpointIdentity& identity = state_->log.identity();
-    const std::array bounds{std::pair{layer, identity.kv_groups().at(group).num_layers - 1},
-                            std::pair{kv_head, identity.kv_groups().at(group).num_kv_heads - 1},
-                            std::pair{first, kv_tokens}, std::pair{count, kv_tokens - first}};
+    const KvGroup group = state_->log.identity().kv_groups().at(rows.group);
+    const std::array bounds{std::pair{rows.layer, group.num_layers - 1},
+                            std::pair{rows.kv_head, group.num_kv_heads - 1}, std::pair{rows.first, kv_tokens},
+                            std::pair{rows.count, kv_tokens - rows.first}};
     for (const auto& [value, max] : bounds) {
         if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
-    state_->read_segments(state_->target, key, {group, layer, kv_head, values}, first, count, to);
+    state_->read_segments(state_->target, key, rows, to);
 }
 
-void CheckpointStore::read_state(const std::string& key, std::int64_t positions, std::int64_t layer, std::int64_t head,
-                                 bool second_half, float* to) {
+void CheckpointStore::read_state(const std::string& key, const KvRows& half, float* to) {
     const CheckpointIdentity::States& states = state_->log.identity().states;
     const std::span<const Segment> segments = state_->states.segments_of(key);
-    const bool known = !segments.empty() && segments.front().end == positions;
-    if (!known || layer < 0 || layer >= states.num_layers || head < 0 || head >= states.num_heads)
+    const bool known = !segments.empty() && half.group == 0 && half.first == segments.front().begin && half.count == 1;
+    if (!known || half.layer < 0 || half.layer >= states.num_layers || half.kv_head < 0 ||
+        half.kv_head >= states.num_heads)
         throw std::logic_error("read_state: beyond what restore gave of '" + key + "'");
-    state_->read_segments(state_->states, key, {0, layer, head, second_half}, positions - 1, 1,
-                          reinterpret_cast<std::byte*>(to));
+    state_->read_segments(state_->states, key, half, reinterpret_cast<std::byte*>(to));
 }
 
 RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const CheckpointIdentity& drafter,
@@ -291,14 +280,13 @@ RestoredDraftKv CheckpointStore::restore_draft_kv(const std::string& key, const 
     return restored;
 }
 
-void CheckpointStore::read_draft_kv(const std::string& key, std::int64_t kv_head, bool values, std::int64_t first,
-                                    std::int64_t count, std::byte* to) {
+void CheckpointStore::read_draft_kv(const std::string& key, const KvRows& rows, std::byte* to) {
     const std::span<const Segment> segments = state_->draft.segments_of(key);
-    const bool covers =
-        !segments.empty() && count >= 0 && first >= segments.back().begin && first + count <= segments.front().end;
-    if (!covers || kv_head < 0 || kv_head >= state_->draft.files.identity().num_kv_heads)
+    const bool covers = !segments.empty() && rows.group == 0 && rows.layer == 0 && rows.count >= 0 &&
+                        rows.first >= segments.back().begin && rows.first + rows.count <= segments.front().end;
+    if (!covers || rows.kv_head < 0 || rows.kv_head >= state_->draft.files.identity().num_kv_heads)
         throw std::logic_error("read_draft_kv: beyond what restore_draft_kv gave of '" + key + "'");
-    state_->read_segments(state_->draft, key, {0, 0, kv_head, values}, first, count, to);
+    state_->read_segments(state_->draft, key, rows, to);
 }
 
 std::int64_t CheckpointStore::num_bytes() const {

@@ -10,9 +10,8 @@ namespace longhaul::engine {
 
 namespace {
 
-/// Reads keys or values of positions [first, first + count) of one layer and one of this rank's heads.
-using HeadReader = std::function<void(std::int64_t layer, std::int64_t head, bool values, std::int64_t first,
-                                      std::int64_t count, std::byte* to)>;
+/// Reads rows of one of this rank's heads.
+using HeadReader = std::function<void(const KvRows& rows, std::byte* to)>;
 
 /// Reads this rank's KV heads of a group of layers for positions [first, end) into pages of `kv`.
 void read_stretch(const HeadReader& read, const KvSequence& kv, std::size_t group, std::int64_t first,
@@ -25,7 +24,7 @@ void read_stretch(const HeadReader& read, const KvSequence& kv, std::size_t grou
         for (const bool values : {false, true}) {
             box.values = values;
             for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-                read(box.first_layer, head, values, first, box.count,
+                read({group, box.first_layer, head, values, first, box.count},
                      buffer.data() + static_cast<std::size_t>(head) * head_bytes);
             }
             kv.pool(group).device().kv_import_box(layout, kv.pages(group), box, buffer.data(), head_bytes);
@@ -113,8 +112,13 @@ bool Replica::State::restore_states(Sequence& sequence, std::int64_t positions) 
         for (std::int64_t i = 0; i < layout.num_layers * heads; ++i) {
             float* const head = states.data() + shape.head_offset(i / heads, i % heads);
             for (const bool second : {false, true})
-                hooks.store->read_state(sequence.item.checkpoint_key, positions, i / heads,
-                                        group.rank() * heads + i % heads, second, head + (second ? half : 0));
+                hooks.store->read_state(sequence.item.checkpoint_key,
+                                        {.layer = i / heads,
+                                         .kv_head = group.rank() * heads + i % heads,
+                                         .values = second,
+                                         .first = positions - 1,
+                                         .count = 1},
+                                        head + (second ? half : 0));
         }
     } catch (const Error&) {
         return false;
@@ -129,9 +133,9 @@ void Replica::State::restore_group(Sequence& sequence, const RestoredItem& store
                                    std::int64_t first, std::int64_t end, std::int64_t& done) {
     // A stretch is in the files of one round, so each file is opened once.
     const std::int64_t first_head = model.first_kv_head(group);
-    const HeadReader read = [&](std::int64_t layer, std::int64_t head, bool values, std::int64_t from,
-                                std::int64_t count, std::byte* to) {
-        hooks.store->read_kv(sequence.item.checkpoint_key, group, layer, first_head + head, values, from, count, to);
+    const HeadReader read = [&](KvRows rows, std::byte* to) {
+        rows.kv_head += first_head;
+        hooks.store->read_kv(sequence.item.checkpoint_key, rows, to);
     };
     done = first;
     for (std::size_t i = 0; done < end; ++i) {
@@ -164,9 +168,10 @@ void Replica::State::restore_layer_kv(Sequence& sequence) {
     const std::int64_t first = -min_over_ranks(group, -stored.first), end = min_over_ranks(group, stored.end);
     KvSequence* const kv = first < end ? sequence.drafter->restore_layer_kv(first, end) : nullptr;
     if (kv == nullptr) return;
-    const HeadReader read = [&](std::int64_t /*layer*/, std::int64_t head, bool values, std::int64_t from,
-                                std::int64_t count, std::byte* to) {
-        hooks.store->read_draft_kv(key, kind->first_kv_head + head, values, first + from, count, to);
+    const HeadReader read = [&](KvRows rows, std::byte* to) {
+        rows.kv_head += kind->first_kv_head;
+        rows.first += first;
+        hooks.store->read_draft_kv(key, rows, to);
     };
     std::int64_t done = 0;
     try {

@@ -213,7 +213,7 @@ TEST_F(CheckpointDamage, KvDamagedAfterItWasVerified) {
     ASSERT_TRUE(all);
     write_bytes(folder.file("0-0-0.0.h5"), std::vector<char>(1000, 'x'));
     std::vector<std::byte> to(static_cast<std::size_t>(all->kv_tokens) * 16);
-    const std::string line = refusal_of([&] { longer.read_kv("a", 0, 0, 0, false, 0, all->kv_tokens, to.data()); });
+    const std::string line = refusal_of([&] { longer.read_kv("a", {0, 0, 0, false, 0, all->kv_tokens}, to.data()); });
     EXPECT_NE(line.find(path("0-0-0.0.h5")), std::string::npos) << line;
 }
 

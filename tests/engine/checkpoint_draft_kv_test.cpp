@@ -52,13 +52,13 @@ class CheckpointDraftKv : public testing::Test {
         std::vector<std::byte> rows(static_cast<std::size_t>(got.end - got.first) * 32), expected(rows.size());
         for (std::int64_t head = 0; head < 3 && !rows.empty(); ++head) {
             for (const bool values : {false, true}) {
-                store.read_draft_kv("a", head, values, got.first, got.end - got.first, rows.data());
+                store.read_draft_kv("a", {0, 0, head, values, got.first, got.end - got.first}, rows.data());
                 fill_kv(identity, "a", 0, head, values, got.first, got.end - got.first, expected.data());
                 EXPECT_EQ(rows, expected) << "head " << head;
             }
         }
         const auto read = [&](std::int64_t head, std::int64_t from, std::int64_t count) {
-            store.read_draft_kv("a", head, false, from, count, rows.data());
+            store.read_draft_kv("a", {0, 0, head, false, from, count}, rows.data());
         };
         EXPECT_THROW(read(0, got.first, got.end - got.first + 1), std::logic_error);
         EXPECT_THROW(read(0, got.first - 1, 1), std::logic_error);

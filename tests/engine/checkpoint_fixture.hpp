@@ -241,7 +241,7 @@ inline void expect_kv(CheckpointStore& store, const RestoredItem& item,
     for (std::int64_t layer = 0; layer < identity.num_layers; ++layer) {
         for (std::int64_t head = 0; head < identity.num_kv_heads; ++head) {
             for (const bool values : {false, true}) {
-                store.read_kv(item.key, 0, layer, head, values, 0, item.kv_tokens, got.data());
+                store.read_kv(item.key, {0, layer, head, values, 0, item.kv_tokens}, got.data());
                 fill_kv(identity, item.key, layer, head, values, 0, item.kv_tokens, expected.data());
                 ASSERT_EQ(got, expected) << item.key << " layer " << layer << " head " << head << " values " << values;
             }

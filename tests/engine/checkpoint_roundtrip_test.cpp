@@ -124,16 +124,16 @@ TEST(Checkpoint, PositionsAreReadFromTheMiddle) {
         const std::int64_t count = std::min<std::int64_t>(14, item->kv_tokens - first);  // often across two files
         std::vector<std::byte> got(static_cast<std::size_t>(count * identity.head_dim) * 2);
         std::vector<std::byte> expected(got.size());
-        store.read_kv("b", 0, 1, 3, true, first, count, got.data());
+        store.read_kv("b", {0, 1, 3, true, first, count}, got.data());
         fill_kv(identity, "b", 1, 3, true, first, count, expected.data());
         EXPECT_EQ(got, expected) << first;
     }
     std::byte nothing{};
-    EXPECT_THROW(store.read_kv("b", 0, 2, 0, true, 0, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 0, 4, true, 0, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 0, 0, true, item->kv_tokens, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 0, 0, true, -1, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("never restored", 0, 0, 0, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", {0, 2, 0, true, 0, 1}, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", {0, 0, 4, true, 0, 1}, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", {0, 0, 0, true, item->kv_tokens, 1}, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", {0, 0, 0, true, -1, 1}, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("never restored", {0, 0, 0, true, 0, 1}, &nothing), std::logic_error);
 }
 
 /// With a sliding window a round stores the end of its positions: a text goes on behind a round, or a little before.
@@ -186,11 +186,11 @@ TEST(Checkpoint, GroupsMayHaveFewerAndWiderHeads) {
             const std::int64_t num_heads = group == 0 ? 2 : 4;
             std::vector<std::byte> got(static_cast<std::size_t>(49 * of.head_dim) * 2), expected(got.size());
             for (std::int64_t head = 0; head < num_heads; ++head) {
-                store.read_kv("a", static_cast<std::size_t>(group), 0, head, true, 0, 49, got.data());
+                store.read_kv("a", {static_cast<std::size_t>(group), 0, head, true, 0, 49}, got.data());
                 fill_kv(of, "a", group, head, true, 0, 49, expected.data());
                 EXPECT_EQ(got, expected) << ranks.size() << " ranks, group " << group << ", head " << head;
             }
-            EXPECT_THROW(store.read_kv("a", static_cast<std::size_t>(group), 0, num_heads, true, 0, 1, got.data()),
+            EXPECT_THROW(store.read_kv("a", {static_cast<std::size_t>(group), 0, num_heads, true, 0, 1}, got.data()),
                          std::logic_error);
         }
     }

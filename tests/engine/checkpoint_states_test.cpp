@@ -58,15 +58,15 @@ class CheckpointStates : public testing::Test {
         std::vector<float> half(24), expected(24);
         for (std::int64_t i = 0; i < 2 * 3 && positions > 0; ++i) {
             for (const bool second : {false, true}) {
-                store.read_state("a", positions, i / 3, i % 3, second, half.data());
+                store.read_state("a", {0, i / 3, i % 3, second, positions - 1, 1}, half.data());
                 fill_kv(with_states().of_states(), "a", i / 3, i % 3, second, positions - 1, 1,
                         reinterpret_cast<std::byte*>(expected.data()));
                 EXPECT_EQ(half, expected) << "layer " << i / 3 << ", head " << i % 3;
             }
         }
-        EXPECT_THROW(store.read_state("a", positions + 1, 0, 0, false, half.data()), std::logic_error);
-        EXPECT_THROW(store.read_state("a", positions, 2, 0, false, half.data()), std::logic_error);
-        EXPECT_THROW(store.read_state("a", positions, 0, 3, false, half.data()), std::logic_error);
+        EXPECT_THROW(store.read_state("a", {0, 0, 0, false, positions, 1}, half.data()), std::logic_error);
+        EXPECT_THROW(store.read_state("a", {0, 2, 0, false, positions - 1, 1}, half.data()), std::logic_error);
+        EXPECT_THROW(store.read_state("a", {0, 0, 3, false, positions - 1, 1}, half.data()), std::logic_error);
         return item->damage;
     }
 
