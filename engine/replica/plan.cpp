@@ -198,6 +198,21 @@ std::string Replica::State::memory_error(const WorkItem& item) const {
            "= true";
 }
 
+/// The size of an item that may be admitted: one that waits, or the next one.
+struct Candidate {
+    TextSize text;
+    std::int64_t tokens_left;
+};
+
+static Candidate candidate_of(const Sequence& waiting) {
+    return {{waiting.num_tokens(), waiting.prompt_size()}, waiting.tokens_left()};
+}
+
+static Candidate candidate_of(const Admission& next) {
+    const auto num_prompt = std::ssize(next.item.prompt), num_output = std::ssize(next.output);
+    return {{num_prompt + num_output, num_prompt}, output_limit(next.item) - num_output};
+}
+
 void Replica::State::plan_admissions(StepHeader& header) {
     if (header.wait) return;
     PageCounts free = free_pages();
@@ -206,12 +221,8 @@ void Replica::State::plan_admissions(StepHeader& header) {
     while (in_batch < options.batch) {
         const bool is_waiting = from_waiting < waiting.size();
         if (!is_waiting && !take_next()) return;
-        const auto size = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
-        const std::int64_t num_tokens =
-            is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
-        const std::int64_t tokens_left =
-            is_waiting ? waiting[from_waiting]->tokens_left() : output_limit(next->item) - size(next->output);
-        const PageCounts min_pages = pages_for_step({num_tokens, std::ssize(next->item.prompt)}, tokens_left);
+        const Candidate candidate = is_waiting ? candidate_of(*waiting[from_waiting]) : candidate_of(*next);
+        const PageCounts min_pages = pages_for_step(candidate.text, candidate.tokens_left);
         const bool fits_alone = min_pages.fit_in(pool.max_pages());
         if (is_waiting && !fits_alone) {  // it has grown beyond the whole pool
             if (!header.admissions.empty()) return;
@@ -220,7 +231,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
             return;
         }
         if (!fits_alone) {
-            refuse_next(memory_error(is_waiting ? waiting[from_waiting]->item : next->item));
+            refuse_next(memory_error(next->item));
             continue;
         }
         // Beside others an item also needs pages for `reserved_output`, and all its pages in device memory: a page in
@@ -228,8 +239,8 @@ void Replica::State::plan_admissions(StepHeader& header) {
         // there are.
         PageCounts wanted = min_pages, limit = free;
         if (in_batch > 0) {
-            wanted += pool.pages_for(num_tokens + reserved_output);
-            wanted -= pool.pages_for(num_tokens);
+            wanted += pool.pages_for(candidate.text.tokens + reserved_output);
+            wanted -= pool.pages_for(candidate.text.tokens);
             limit -= pool.max_host_pages();
         }
         if (!wanted.fit_in(limit)) return;

@@ -21,6 +21,12 @@ std::int64_t tiny_width() {
     return ModelConfig::load(tiny_model).hidden_size;
 }
 
+Tokens prompt_of(std::int32_t length) {
+    Tokens tokens;
+    for (std::int32_t i = 0; i < length; ++i) tokens.push_back((i * i + i / 5) % 90);
+    return tokens;
+}
+
 /// Prompts and texts that are longer than their selection.
 Job job_of(VerifyRule verify, const HeadsFolder& heads, PartialMode::Value mode = PartialMode::dynamic) {
     Job job{base_options()};
@@ -54,16 +60,28 @@ TEST(TokenSwift, CoupledGivesTheTextOfPlainDecoding) {
     EXPECT_EQ(tokens_of(launch(split).items), plain_texts(split)) << "2 ranks";
 }
 
+// A preempted sequence waits until there are pages for a selection as long as its own prompt: admitted earlier, it
+// would be preempted again after each step. There are only two items, so none comes next.
+TEST(TokenSwift, APreemptedSequenceWaitsForThePagesOfItsOwnPrompt) {
+    const HeadsFolder heads(tiny_width(), 3);
+    Job job = job_of(VerifyRule::coupled, heads);
+    job.items = 2;
+    job.prompts = {{0, prompt_of(1100)}, {1, prompt_of(1500)}};
+    job.options.draft.partial_cache.max_positions = 0;
+    const auto device = kernels::make_cpu_device(job.variant, 1);  // the page size depends on the variant
+    const auto group = make_local_group();
+    const auto model = Model::load(job.model, job.precision, *device, *group);
+    job.options.kv_memory_bytes = 75 * static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
+    const std::int64_t prefilled = launch(job).outcome.progress.prefilled_tokens;
+    const std::int64_t twice = 1100 + 2 * (1500 - 1);
+    EXPECT_GE(prefilled, twice) << "the second one is preempted";
+    EXPECT_LT(prefilled, twice + job.generation.max_tokens) << "only once";
+}
+
 TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     const HeadsFolder heads(tiny_width(), 3);
     const Job job = job_of(VerifyRule::recursive, heads);
     EXPECT_NE(expect_one_text(job), plain_texts(job)) << "an independent draw";
-}
-
-Tokens prompt_of(std::int32_t length) {
-    Tokens tokens;
-    for (std::int32_t i = 0; i < length; ++i) tokens.push_back((i * i + i / 5) % 90);
-    return tokens;
 }
 
 TEST(TokenSwift, TextsAreDistributedAsTheTargets) {
