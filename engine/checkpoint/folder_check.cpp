@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/checkpoint/checkpoint.hpp"
-#include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/commit_log.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
 #include "engine/checkpoint/kv_file.hpp"
 #include "engine/error.hpp"
@@ -15,15 +15,9 @@ namespace {
 
 std::set<std::string> commits_in(const std::filesystem::path& folder, std::int64_t max_epoch) {
     std::set<std::string> names;
-    std::error_code error;
-    std::filesystem::directory_iterator entry(folder, error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-        std::string name = entry->path().filename().string();
-        const auto parts = detail::parse_file_name(name);
-        if (parts && !parts->temporary && parts->rank < 0 && parts->epoch <= max_epoch) names.insert(std::move(name));
+    for (const auto& [name, parts] : detail::list_folder(folder)) {
+        if (!parts.temporary && parts.rank < 0 && parts.epoch <= max_epoch) names.insert(name);
     }
-    if (error && error != std::errc::no_such_file_or_directory)
-        throw InputError(folder.string(), "", "a readable folder", error.message());
     return names;
 }
 
