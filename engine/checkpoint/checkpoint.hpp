@@ -207,7 +207,7 @@ CheckpointReport check_checkpoints(const std::filesystem::path& folder, std::int
 struct RoundJob {
     std::int64_t round = 0;
     CheckpointIdentity identity;  ///< of the target's keys and values, or the drafter's
-    std::string kv_name;          ///< "" if this rank writes no KV (recompute, or a lower rank writes its heads)
+    std::string kv_name;
     std::int64_t first_kv_head = 0, num_kv_heads = 0;
     std::vector<KvSource> kv;
 };

@@ -111,7 +111,6 @@ struct CheckpointWriter::State {
         RoundResult result;
         result.round = job.round;
         keep_error(result, [&] {
-            if (job.kv_name.empty()) return;
             result.kv_file =
                 write_kv_file(folder, job.kv_name, job.identity, job.first_kv_head, job.num_kv_heads, job.kv);
         });
