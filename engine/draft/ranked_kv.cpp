@@ -20,11 +20,6 @@ ForwardRow ranking_row(std::int32_t token, std::int64_t position, std::int32_t s
     return row;
 }
 
-/// Their state cannot go back to the token that would rank.
-bool has_states(const KvSequence& sequence) {
-    return sequence.layout(sequence.num_groups() - 1).is_state();
-}
-
 }  // namespace
 
 /// A selection to make.
@@ -54,8 +49,9 @@ void KvRanker::select(Model& model, std::span<const Request> requests) {
             *request.selected = {PartialKv::whole(sequence)};
             continue;
         }
+        // A state cannot go back to the token that would rank.
         const auto selection =
-            has_states(sequence) ? std::nullopt : cache_.selection({sequence.committed(), request.prompt_tokens});
+            sequence.has_state() ? std::nullopt : cache_.selection({sequence.committed(), request.prompt_tokens});
         if (!selection) {
             *request.selected = {PartialKv::select(sequence, cache_, request.prompt_tokens)};
             continue;

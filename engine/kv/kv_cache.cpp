@@ -225,6 +225,10 @@ PageCounts KvPool::max_host_pages() const {
     return count_each(pools_, [](const PagePool& pool) { return pool.max_host_pages(); });
 }
 
+const kernels::KvLayout* state_layout(std::span<const kernels::KvLayout> layouts) {
+    return !layouts.empty() && layouts.back().is_state() ? &layouts.back() : nullptr;
+}
+
 std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts) {
     std::int64_t bytes = 0;
     for (const kernels::KvLayout& layout : layouts) bytes += layout.position_bytes();

@@ -3,6 +3,7 @@
 // pages; scratch pages behind those may hold copies that drafts read (engine/draft/ranked_kv.hpp).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -147,6 +148,8 @@ class KvPool {
     WindowUse use_;
 };
 
+/// The group of the layers of linear attention, which is the last (ModelConfig::layer_groups); nullptr: there is none.
+const kernels::KvLayout* state_layout(std::span<const kernels::KvLayout> layouts);
 /// Bytes of the keys and values of one position in all layers.
 std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts);
 /// Bytes of the pages of states of a sequence with `scratch_slots` slots, whatever its length.
@@ -206,6 +209,11 @@ class KvSequence {
     [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
     [[nodiscard]] const kernels::KvLayout& layout(std::size_t group = 0) const { return pool(group).layout(); }
     [[nodiscard]] PagePool& pool(std::size_t group = 0) const { return *groups_[group].pool; }
+    /// Whether it has a state of linear attention (state_layout).
+    [[nodiscard]] bool has_state() const { return layout(state_group()).is_state(); }
+    /// Only with a state: the group of the layers that have one, and its page.
+    [[nodiscard]] std::size_t state_group() const { return num_groups() - 1; }
+    [[nodiscard]] std::byte* state_page() const { return pages(state_group()).front(); }
     /// Pages that it owns.
     [[nodiscard]] PageCounts pages_held() const;
     /// Whether writing position `position` may overwrite one of the positions that a reader of [.., `end`) needs: the

@@ -51,10 +51,11 @@ std::vector<ForwardRow> make_rows(const Model& model, std::int64_t count, std::i
 /// Writes states, and the keys and values of `layers`, once: memory that was never written reads faster than any other.
 void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     const std::vector<LayerPlace> places = model.config().places_of_layers();
-    if (const std::size_t last = kv.num_groups() - 1; kv.layout(last).is_state()) {
-        const std::vector<std::byte> zeros(kv_page_bytes(model.device(), kv.layout(last)));
-        model.device().upload(kv.pages(last).front(), zeros.data(), zeros.size());
-        for (std::byte* page : kv.scratch_pages(last)) model.device().upload(page, zeros.data(), zeros.size());
+    if (kv.has_state()) {
+        const std::vector<std::byte> zeros(kv_page_bytes(model.device(), kv.layout(kv.state_group())));
+        model.device().upload(kv.state_page(), zeros.data(), zeros.size());
+        for (std::byte* page : kv.scratch_pages(kv.state_group()))
+            model.device().upload(page, zeros.data(), zeros.size());
     }
     for (const std::int64_t layer : layers) {
         const LayerPlace place = places.at(static_cast<std::size_t>(layer));

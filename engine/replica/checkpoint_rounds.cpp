@@ -88,9 +88,9 @@ RoundContents CheckpointRounds::next_contents() const {
 
 /// Of one sequence, on this rank.
 std::int64_t CheckpointRounds::state_bytes() const {
-    const kernels::KvLayout& last = model_.kv_layouts().back();
-    if (!last.is_state()) return 0;
-    return last.delta.sequence_floats(last.num_layers) * static_cast<std::int64_t>(sizeof(float));
+    const kernels::KvLayout* const layout = state_layout(model_.kv_layouts());
+    if (layout == nullptr) return 0;
+    return layout->delta.sequence_floats(layout->num_layers) * static_cast<std::int64_t>(sizeof(float));
 }
 
 bool CheckpointRounds::keeps_kv(const Sequence& sequence, bool store_kv) const {
@@ -131,14 +131,12 @@ void CheckpointRounds::add_layer_kv(Sequence& sequence, RoundJob& job) const {
 
 /// Adds the states behind the last position. They are copied now: the next step changes them.
 void CheckpointRounds::add_states(Sequence& sequence, RoundJob& job) {
-    const std::span<const kernels::KvLayout> layouts = model_.kv_layouts();
-    if (!layouts.back().is_state()) return;
-    const kernels::KvLayout& layout = layouts.back();
-    const kernels::DeltaShape shape = layout.delta;
+    const kernels::KvLayout* const layout = state_layout(model_.kv_layouts());
+    if (layout == nullptr) return;
+    const kernels::DeltaShape shape = layout->delta;
     const std::int64_t floats = shape.head_floats();
-    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout.num_layers)));
-    model_.device().download(states.data(), sequence.kv->pages(layouts.size() - 1).front(),
-                             states.size() * sizeof(float));
+    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout->num_layers)));
+    model_.device().download(states.data(), sequence.kv->state_page(), states.size() * sizeof(float));
     const std::int64_t end = sequence.kv->committed();
     job.kv.push_back({sequence.item.checkpoint_key, end - 1, end,
                       [shape, floats, states = std::make_shared<const std::vector<float>>(std::move(states))](
@@ -172,11 +170,13 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob states, RoundJob laye
     target.first_kv_head = split.first_kv_head;
     target.num_kv_heads = split.num_kv_heads;
     submit(target, model_.config().num_kv_heads, split.writes_kv);
-    states.identity = options_.identity.of_states();
-    states.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank(), KvFile::Of::states);
-    states.num_kv_heads = model_.kv_layouts().back().delta.num_key_heads;
-    states.first_kv_head = group_.rank() * states.num_kv_heads;
-    submit(states, options_.identity.states.num_heads, true);
+    if (const kernels::KvLayout* const layout = state_layout(model_.kv_layouts())) {
+        states.identity = options_.identity.of_states();
+        states.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank(), KvFile::Of::states);
+        states.num_kv_heads = layout->delta.num_key_heads;
+        states.first_kv_head = group_.rank() * states.num_kv_heads;
+        submit(states, options_.identity.states.num_heads, true);
+    }
     if (!layer_kind_) return;
     layer.identity = options_.identity.of_drafter(layer_kind_->kind, layer_kind_->num_kv_heads, layer_kind_->head_dim);
     layer.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank(), KvFile::Of::drafter);

@@ -103,13 +103,13 @@ void Replica::State::restore_kv(Sequence& sequence) {
 
 /// Reads the states of linear attention behind so many positions; false if a file can no longer be read.
 bool Replica::State::restore_states(Sequence& sequence, std::int64_t positions) {
-    const kernels::KvLayout& layout = model.kv_layouts().back();
-    if (!layout.is_state() || positions == 0) return true;
-    const kernels::DeltaShape& shape = layout.delta;
+    const kernels::KvLayout* const layout = state_layout(model.kv_layouts());
+    if (layout == nullptr || positions == 0) return true;
+    const kernels::DeltaShape& shape = layout->delta;
     const std::int64_t half = shape.head_floats() / 2, heads = shape.num_key_heads;
-    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout.num_layers)));
+    std::vector<float> states(static_cast<std::size_t>(shape.sequence_floats(layout->num_layers)));
     try {
-        for (std::int64_t i = 0; i < layout.num_layers * heads; ++i) {
+        for (std::int64_t i = 0; i < layout->num_layers * heads; ++i) {
             float* const head = states.data() + shape.head_offset(i / heads, i % heads);
             for (const bool second : {false, true})
                 hooks.store->read_state(sequence.item.checkpoint_key,
@@ -123,8 +123,7 @@ bool Replica::State::restore_states(Sequence& sequence, std::int64_t positions) 
     } catch (const Error&) {
         return false;
     }
-    model.device().upload(sequence.kv->pages(model.kv_layouts().size() - 1).front(), states.data(),
-                          states.size() * sizeof(float));
+    model.device().upload(sequence.kv->state_page(), states.data(), states.size() * sizeof(float));
     return true;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
 #include "engine/json.hpp"
+#include "engine/kv/kv_cache.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/model_plan.hpp"
@@ -142,8 +143,8 @@ Json kv_bytes_per_token(const engine::ModelConfig& config) {
 Json describe_linear_attention(const engine::ModelConfig& config) {
     const engine::LinearAttentionConfig& linear = config.linear;
     const kernels::DeltaShape shape = linear.shape(1);
-    const std::int64_t layers =
-        engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16).back().num_layers;
+    const auto layouts = engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16);
+    const std::int64_t layers = engine::state_layout(layouts)->num_layers;
     return {{"key_heads", linear.num_key_heads},
             {"value_heads", linear.num_value_heads},
             {"key_dim", linear.key_dim},

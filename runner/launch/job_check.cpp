@@ -7,6 +7,7 @@
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/hash.hpp"
+#include "engine/kv/kv_cache.hpp"
 #include "engine/model/adapter.hpp"
 #include "engine/model/model_fingerprint.hpp"
 #include "engine/model/model_plan.hpp"
@@ -373,16 +374,16 @@ class JobChecker {
                                word_bytes = sizeof(std::int32_t);
         DiskNeed need;
         const engine::Split whole(report_.model->config, 0, 1);
+        const auto layouts = engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype);
         const std::int64_t kv_bytes =
-            settings.checkpoint_kv == "store" && !scores()
-                ? engine::position_bytes(engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype))
-                : 0;
-        const kernels::KvLayout last =
-            engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype).back();
+            settings.checkpoint_kv == "store" && !scores() ? engine::position_bytes(layouts) : 0;
+        const kernels::KvLayout* const states = engine::state_layout(layouts);
         // Those of this launch, of the one before, and of a round that is being written.
         constexpr std::int64_t rounds = 2 * engine::CheckpointIdentity::States::kept_rounds + 1;
         const std::int64_t state_bytes =
-            kv_bytes > 0 ? rounds * last.delta.sequence_floats(last.num_layers) * std::int64_t{sizeof(float)} : 0;
+            kv_bytes > 0 && states != nullptr
+                ? rounds * states->delta.sequence_floats(states->num_layers) * std::int64_t{sizeof(float)}
+                : 0;
         for (const std::int64_t positions : longest_items())
             need.checkpoints +=
                 positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs))) + state_bytes;

@@ -381,8 +381,8 @@ std::int64_t corpus_bytes(const Settings& settings) {
 static std::int64_t round_bytes(const Settings& settings) {
     if (settings.checkpoint_kv != "store" || settings.model.empty()) return 0;
     const ModelParts parts = parts_of(settings);
-    const kernels::KvLayout& last = parts.front().layouts.back();
-    const std::int64_t floats = last.is_state() ? last.delta.sequence_floats(last.num_layers) : 0;
+    const kernels::KvLayout* const states = engine::state_layout(parts.front().layouts);
+    const std::int64_t floats = states != nullptr ? states->delta.sequence_floats(states->num_layers) : 0;
     return 2 * settings.batch * floats * std::int64_t{sizeof(float)};
 }
 
