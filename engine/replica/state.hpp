@@ -1,7 +1,8 @@
 // The implementation of Replica: its state, and the parts of the loop, which are in
 //   replica.cpp  the loop
 //   plan.cpp     decisions of the first rank: memory, admission, trees, checkpoint rounds
-//   items.cpp    items: admitting (and restoring), putting back, finishing
+//   items.cpp    items: admitting, putting back, finishing
+//   restore.cpp  what an admitted item has in checkpoints
 //   step.cpp     the generation step: trees, the forward pass, verification
 //   score.cpp    the scoring step: rows of given text, their loss
 #pragma once
@@ -206,6 +207,11 @@ struct Replica::State {
     // --- Executed on every rank ---
     void apply(StepHeader& header);
     void admit(Admission& admission);
+    void readmit();
+    std::unique_ptr<Sequence> make_sequence(Admission& admission);
+    std::unique_ptr<SequenceDrafter> make_drafter_of(const Sequence& sequence);
+    void watch_for_ends(Sequence& sequence) const;
+    void restore(Sequence& sequence, const Admission& admission);
     void restore_kv(Sequence& sequence);
     std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
     void restore_layer_kv(Sequence& sequence);
