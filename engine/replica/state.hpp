@@ -1,4 +1,5 @@
 // The implementation of Replica: its state, and the parts of the loop, which are in
+//   state.cpp    construction: memory for keys and values, the choice of trees
 //   replica.cpp  the loop
 //   plan.cpp     decisions of the first rank: memory, admission, trees, checkpoint rounds
 //   items.cpp    items: admitting, putting back, finishing
@@ -8,11 +9,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
-#include <stdexcept>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,99 +64,9 @@ struct ScoreSlice {
 };
 
 struct Replica::State {
+    /// Collective.
     State(Model& on_model, Group& of_group, const Tokenizer& with_tokenizer, ReplicaOptions with_options,
-          ReplicaHooks with_hooks)
-        : model(on_model),
-          group(of_group),
-          tokenizer(with_tokenizer),
-          options(prepared(std::move(with_options))),
-          hooks(std::move(with_hooks)),
-          drafter(make_drafter({options.draft, &model})),
-          // Without drafts the coupled rule replaces every other rule, so that plain decoding gives the same text under
-          // all of them.
-          verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled), model.device(),
-                   model.config().vocab_size),
-          log_softmax(model.config().vocab_size),
-          breakers(tokenizer),
-          pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
-          rounds(options.checkpoint, model, *drafter, group),
-          pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),
-          economies(std::max<std::size_t>(options.draft.method->alternatives.size(), 1)),
-          chooser(make_chooser()) {}
-
-    static ReplicaOptions prepared(ReplicaOptions options) {
-        if (options.scoring) options.draft.method = "ar";
-        options.draft.decides_text = options.verify != VerifyRule::coupled;
-        return options;
-    }
-
-    /// Measures the cost of passes and makes the DraftChooser, if `draft-tree = auto` needs one. Collective.
-    std::optional<DraftChooser> make_chooser() {
-        if (!options.draft.chooses_tree()) return {};
-        if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
-        if (options.draft.tree_limits) return {};
-        const CostModel target = CostModel::measure(model);
-        const double budget_seconds = 0.3 / std::max(static_cast<double>(options.draft.models.size()), 1.0);
-        std::vector<TreeChooser> methods;
-        if (!options.draft.method->chooses_method())
-            methods.push_back(tree_chooser(options.draft, target, budget_seconds));
-        for (std::size_t i = 0; i < options.draft.method->alternatives.size(); ++i)
-            methods.push_back(tree_chooser(options.draft.alternative(i), target, budget_seconds));
-        return DraftChooser(std::move(methods));
-    }
-
-    /// The TreeChooser of one method. `budget_seconds`: for timing each of its models. Collective.
-    [[nodiscard]] TreeChooser tree_chooser(const DraftOptions& draft, const CostModel& target,
-                                           double budget_seconds) const {
-        std::vector<CostModel> drafts;
-        for (Model* of_draft : draft.models) drafts.push_back(CostModel::measure(*of_draft, budget_seconds));
-        // About a draft layer's cost: one more layer of the target's shape, and its head. Measured times correct it.
-        if (draft.layer != nullptr) drafts.emplace_back(1, target.points());
-        TreeFamily family = tree_family(*draft.method, static_cast<std::int64_t>(drafts.size()));
-        if (draft.method->copies_target)
-            family.draft_context = [cache = draft.partial_cache](std::int64_t n, std::int64_t prompt) {
-                return cache.positions_of({n, prompt});
-            };
-        family.follows_text = !draft.method->copies_target;
-        family.passes = draft.passes;
-        family.max_depth = std::min(family.max_depth, drafter->max_depth());
-        return {family, target, drafts};
-    }
-
-    [[nodiscard]] WindowUse window_use() const {
-        // One more sequence than the batch has: a checkpoint that is being written may hold the pages of a finished
-        // one.
-        return {.sequences = options.batch + 1,
-                .ahead = window_ahead(options.prefill_chunk),
-                .scratch_slots = tree_slots(),
-                .limited = group.is_first()};
-    }
-    [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
-
-    /// Limits of this rank's page pool. The first rank plans memory for all, with the minimum over the ranks. The other
-    /// ranks follow its plan and may free a page slightly later, so their limit is open-ended. Collective.
-    KvMemory memory_limit() {
-        constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
-        const bool has_host = model.device().can_use_host_memory();
-        options.kv_memory_bytes = min_over_ranks(group, options.kv_memory_bytes);
-        options.kv_host_bytes = min_over_ranks(group, has_host ? options.kv_host_bytes : 0);
-        // A drafter caches at most as many tokens as the target. Its share comes from device memory alone.
-        // Beyond its windows a text takes memory in the other layers only.
-        std::int64_t unwindowed = 0;
-        for (const kernels::KvLayout& layout : model.kv_layouts())
-            unwindowed += layout.window == 0 ? layout.position_bytes() : 0;
-        const auto target = static_cast<double>(unwindowed > 0 ? unwindowed : position_bytes(model.kv_layouts()));
-        const auto drafts = static_cast<double>(drafter->bytes_per_token());
-        const double share = target / (target + drafts);
-        const std::int64_t fixed = options.batch * drafter->bytes_per_sequence();
-        double device = share * static_cast<double>(std::max<std::int64_t>(options.kv_memory_bytes - fixed, 0));
-        auto host = static_cast<double>(options.kv_host_bytes);
-        if (drafts > 0) host = std::min(host, device * target / (share * drafts));
-        device -= host * (1 - share);
-        if (group.is_first()) return {static_cast<std::int64_t>(device), static_cast<std::int64_t>(host)};
-        return options.kv_host_bytes > 0 ? KvMemory{static_cast<std::int64_t>(device), unlimited}
-                                         : KvMemory{unlimited, 0};
-    }
+          ReplicaHooks with_hooks);
 
     Model& model;
     Group& group;
@@ -185,6 +96,15 @@ struct Replica::State {
     std::vector<KvSequence*> kv_sequences;
     std::vector<DecodeSlice> slices;
     std::vector<ScoreSlice> score_slices;
+
+    // --- Construction ---
+    static ReplicaOptions prepared(ReplicaOptions options);
+    KvMemory memory_limit();
+    [[nodiscard]] WindowUse window_use() const;
+    [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
+    std::optional<DraftChooser> make_chooser();
+    [[nodiscard]] TreeChooser tree_chooser(const DraftOptions& draft, const CostModel& target,
+                                           double budget_seconds) const;
 
     // --- Decisions of the first rank ---
     StepHeader plan();
