@@ -1,5 +1,7 @@
 // Reads and writes commit files: items and KV files of one round, as columns under /items, /drafter_tensors and
 // /kv_files (FORMAT.md).
+#include "engine/checkpoint/commit.hpp"
+
 #include <xxhash.h>
 
 #include <algorithm>
@@ -9,9 +11,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
+#include "engine/checkpoint/input_file.hpp"
 
 namespace longhaul::engine {
 namespace detail {
@@ -358,6 +362,11 @@ Commit decode_commit(const std::string& label, const std::byte* bytes, std::size
 }
 
 }  // namespace detail
+
+KvFile::Of KvFile::of() const {
+    const auto parts = detail::parse_file_name(name);
+    return parts ? parts->of : Of::target;
+}
 
 void write_commit(const std::filesystem::path& folder, const Commit& commit) {
     const hdf5::Bytes bytes = detail::encode_commit(commit);

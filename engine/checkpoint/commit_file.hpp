@@ -1,15 +1,12 @@
-// Internals of commit files: encoding, trailer, file names, reading. Private to this folder and its tests; the rest of
-// the program uses checkpoint.hpp.
+// Internals of commit files: encoding, trailer. Private to this folder and its tests; the rest of the program uses
+// commit.hpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/hdf5.hpp"
 #include "engine/error.hpp"
 
@@ -20,16 +17,6 @@ class NewerFormat : public InputError {
   public:
     using InputError::InputError;
 };
-
-/// The parts of a checkpoint file name; rank < 0: a commit.
-struct FileName {
-    std::int64_t replica = 0, epoch = 0, round = 0;
-    std::int64_t rank = -1;
-    KvFile::Of of = KvFile::Of::target;
-    bool temporary = false;
-};
-/// nullopt if `name` is not a name that we write. Only canonical decimal numbers are accepted, so no path separators.
-std::optional<FileName> parse_file_name(std::string_view name);
 
 /// Size of the trailer after the HDF5 data. Fields, little-endian, with their bytes: magic (8), format version (4),
 /// zero (4), length of the HDF5 data (8), XXH3-64 of everything before this field (8).
@@ -46,22 +33,5 @@ hdf5::Bytes encode_commit(const Commit& commit);
 /// Verifies and decodes the bytes of a commit's file. `label`: the file name for messages. Throws InputError,
 /// NewerFormat for a newer format version.
 Commit decode_commit(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
-
-/// A regular file opened for reading. Reads exactly the requested bytes or throws InputError that names the file.
-class InputFile {
-  public:
-    explicit InputFile(const std::string& path);
-    InputFile(const InputFile&) = delete;
-    InputFile& operator=(const InputFile&) = delete;
-    ~InputFile();
-
-    [[nodiscard]] std::uint64_t num_bytes() const { return num_bytes_; }
-    void read_at(std::uint64_t offset, std::byte* to, std::size_t num_bytes) const;
-
-  private:
-    std::string path_;
-    int fd_ = -1;
-    std::uint64_t num_bytes_ = 0;
-};
 
 }  // namespace longhaul::engine::detail

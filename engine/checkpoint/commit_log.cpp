@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/checkpoint/commit_file.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
 #include "engine/error.hpp"
 

@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "engine/checkpoint/chain.hpp"
-#include "engine/checkpoint/checkpoint.hpp"
-#include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/identity.hpp"
+#include "engine/checkpoint/restored_item.hpp"
 
 namespace longhaul::engine::detail {
 

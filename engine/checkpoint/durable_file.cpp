@@ -13,7 +13,6 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/checkpoint/checkpoint.hpp"
 #include "engine/descriptor.hpp"
 #include "engine/error.hpp"
 

@@ -1,14 +1,21 @@
-// System calls behind write_durable (checkpoint.hpp), which writes files that are either complete or absent. Tests
-// replace the calls to simulate a full disk, a failed fsync or a crash at any of them. Private to this folder and its
-// tests.
+// write_durable, which writes files that are either complete or absent, and the system calls behind it. Tests replace
+// the calls to simulate a full disk, a failed fsync or a crash at any of them. Private to this folder and its tests.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 
-namespace longhaul::engine::detail {
+namespace longhaul::engine {
+
+/// Writes `bytes` to `folder`/`name`: temporary file, fsync, rename, fsync of the folder. Never replaces a file: throws
+/// std::logic_error if `name` exists. Throws StorageError; then nothing is visible under `name`.
+void write_durable(const std::filesystem::path& folder, const std::string& name, const void* bytes,
+                   std::size_t num_bytes);
+
+namespace detail {
 
 /// The calls that change the disk. The default implementation makes the system call; results and errno are the same.
 struct FileCalls {
@@ -36,4 +43,5 @@ std::string temporary_name(const std::string& name);
 /// Removes `path`. True if it was removed or did not exist.
 bool remove_file(const std::string& path) noexcept;
 
-}  // namespace longhaul::engine::detail
+}  // namespace detail
+}  // namespace longhaul::engine

@@ -1,13 +1,17 @@
 // check_checkpoints: whether all files that a resume needs are in a checkpoint folder, and intact.
+#include "engine/checkpoint/folder_check.hpp"
+
 #include <algorithm>
 #include <optional>
 #include <system_error>
 #include <utility>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/commit_log.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <set>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine::hdf5 {

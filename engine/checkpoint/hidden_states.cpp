@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/durable_file.hpp"
 #include "engine/checkpoint/hdf5.hpp"
 #include "engine/error.hpp"

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/options.hpp"
+#include "engine/checkpoint/identity.hpp"
 
 namespace longhaul::engine {
 

@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/input_file.hpp"
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
 

@@ -1,17 +1,28 @@
-// Reads KV files. verify_kv_file checks the whole file against the checksum in its commit, then KvReader reads blocks.
-// Used by CheckpointStore; private to this folder and its tests.
+// Writes and reads KV files. verify_kv_file checks the whole file against the checksum in its commit, then KvReader
+// reads blocks. Private to this folder and its tests.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
+#include "engine/checkpoint/identity.hpp"
+#include "engine/checkpoint/kv_source.hpp"
 
-namespace longhaul::engine::detail {
+namespace longhaul::engine {
+
+/// Builds and publishes one KV file with heads [first_kv_head, first_kv_head + num_kv_heads) of the model. Throws
+/// StorageError.
+KvFile write_kv_file(const std::filesystem::path& folder, const std::string& name, const CheckpointIdentity& identity,
+                     std::int64_t first_kv_head, std::int64_t num_kv_heads, const std::vector<KvSource>& items);
+
+namespace detail {
 
 /// Compares size and checksum of the file; calls `progress` after each piece of 1 MiB. Throws InputError that names the
 /// file and the difference.
@@ -50,4 +61,5 @@ class KvReader {
     std::map<std::string, Range> items_;
 };
 
-}  // namespace longhaul::engine::detail
+}  // namespace detail
+}  // namespace longhaul::engine

@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/checkpoint/kv_file.hpp"
 
 namespace longhaul::engine::detail {

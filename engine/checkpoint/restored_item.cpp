@@ -1,7 +1,7 @@
 // Which positions of a restored item a text can go on behind.
-#include <algorithm>
+#include "engine/checkpoint/restored_item.hpp"
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include <algorithm>
 
 namespace longhaul::engine {
 

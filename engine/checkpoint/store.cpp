@@ -1,5 +1,7 @@
 // CheckpointStore: finds the keys, values and states of the chains in a CommitLog, and verifies the files that hold
 // them when an item is restored.
+#include "engine/checkpoint/store.hpp"
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -7,7 +9,6 @@
 #include <system_error>
 
 #include "engine/checkpoint/chain.hpp"
-#include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/commit_log.hpp"
 #include "engine/checkpoint/durable_file.hpp"
 #include "engine/checkpoint/kv_file.hpp"

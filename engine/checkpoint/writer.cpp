@@ -1,20 +1,25 @@
 // CheckpointWriter: a thread that processes a queue of work (KV files, commits, removals) one at a time and returns
 // every outcome, errors included, as a RoundResult.
+#include "engine/checkpoint/writer.hpp"
+
 #include <pthread.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <variant>
 
-#include "engine/checkpoint/checkpoint.hpp"
-#include "engine/checkpoint/commit_file.hpp"
 #include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/error.hpp"
 
 namespace longhaul::engine {
 namespace {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "engine/bytes.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/kv_source.hpp"
 #include "engine/model/split.hpp"
 
 namespace longhaul::engine {

@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/options.hpp"
+#include "engine/checkpoint/writer.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica/sequence.hpp"
 #include "engine/replica/step_header.hpp"

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/checkpoint/store.hpp"
 #include "engine/replica/state.hpp"
 
 namespace longhaul::engine {

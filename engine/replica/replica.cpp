@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "engine/checkpoint/store.hpp"
 #include "engine/replica/state.hpp"
 
 namespace longhaul::engine {

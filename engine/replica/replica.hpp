@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "engine/checkpoint/identity.hpp"
 #include "engine/checkpoint/options.hpp"
 #include "engine/draft/draft_options.hpp"
 #include "engine/replica/work_item.hpp"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/checkpoint/store.hpp"
 #include "engine/error.hpp"
 #include "engine/replica/state.hpp"
 

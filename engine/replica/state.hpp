@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/restored_item.hpp"
 #include "engine/draft/draft_chooser.hpp"
 #include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"

@@ -8,7 +8,8 @@
 #include <set>
 #include <string_view>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/draft/draft_layer_config.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/error.hpp"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/store.hpp"
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
 #include "engine/replica/sequence.hpp"

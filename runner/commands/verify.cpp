@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/folder_check.hpp"
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
 #include "engine/json.hpp"

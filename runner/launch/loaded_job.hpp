@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/tokenizer/tokenizer.hpp"

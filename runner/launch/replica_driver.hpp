@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "engine/replica/replica.hpp"
 #include "runner/host/watchdog.hpp"
 #include "runner/launch/job_phase.hpp"

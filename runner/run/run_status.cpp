@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <map>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
 #include "runner/run/results.hpp"

@@ -1,5 +1,6 @@
 // Chains of checkpoint rounds: which of them an item can be restored from, for arbitrary links.
 #include "engine/checkpoint/chain.hpp"
+#include "engine/checkpoint/file_name.hpp"
 
 #include <gtest/gtest.h>
 

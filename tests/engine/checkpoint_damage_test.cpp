@@ -3,8 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

@@ -2,7 +2,10 @@
 // missing, and damage of these files costs the target's keys and values nothing.
 #include <gtest/gtest.h>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

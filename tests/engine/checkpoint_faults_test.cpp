@@ -11,8 +11,11 @@
 #include <map>
 #include <set>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/store.hpp"
+#include "engine/checkpoint/writer.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

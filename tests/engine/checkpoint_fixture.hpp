@@ -18,8 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/identity.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine {

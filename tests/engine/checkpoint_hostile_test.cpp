@@ -5,9 +5,12 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/identity.hpp"
 #include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

@@ -1,9 +1,15 @@
 // Checkpoint round trips: what was written is restored, across rounds, replicas, launches and layouts.
-#include "engine/checkpoint/checkpoint.hpp"
+#include <gtest/gtest.h>
 
 #include <optional>
 #include <thread>
 
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
+#include "engine/checkpoint/writer.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

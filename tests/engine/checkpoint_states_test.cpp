@@ -1,7 +1,12 @@
 // States of linear attention in checkpoints: a text goes on behind the last round whose states are intact.
 #include <gtest/gtest.h>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/file_name.hpp"
+#include "engine/checkpoint/folder_check.hpp"
+#include "engine/checkpoint/identity.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "tests/engine/checkpoint_fixture.hpp"
 
 namespace longhaul::engine {

@@ -6,6 +6,8 @@
 
 #include <array>
 
+#include "engine/checkpoint/commit.hpp"
+#include "engine/checkpoint/folder_check.hpp"
 #include "engine/json.hpp"
 #include "engine/model/split.hpp"
 #include "tests/engine/model_harness.hpp"

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/store.hpp"
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"

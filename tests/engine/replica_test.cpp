@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/checkpoint/commit.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/model.hpp"
