@@ -3,7 +3,7 @@
 // them alike.
 //
 // The results are specified to the bit: order of summation, rounding and elementary functions are those of
-// algorithms.md section 7, so all CPU variants and `cuda-exact` give the same bits. numerics.hpp states the order in
+// ALGORITHMS.md section 7, so all CPU variants and `cuda-exact` give the same bits. numerics.hpp states the order in
 // words and holds its version number.
 //
 // Shapes are written slowest dimension first. "act" is the type of matmul inputs: bf16 or f32 (act_type). Pointers are
@@ -566,7 +566,7 @@ class Device {
 enum class CpuVariant { reference, avx2, avx512 };
 
 /// Variants this processor can run, best last. avx512 needs AVX512F/BW/VL/DQ, AVX512_VNNI and AVX512_BF16, and must
-/// pass the self-test of its bf16 instruction (algorithms.md section 7).
+/// pass the self-test of its bf16 instruction (ALGORITHMS.md section 7).
 std::vector<CpuVariant> available_cpu_variants();
 std::string_view variant_name(CpuVariant variant);
 /// The processor flags a variant needs, "avx2 fma", for logs and tests.

@@ -1,4 +1,4 @@
-// The discount of K-SEQ (algorithms.md section 3), computed by the host (engine/verify/k_seq.cpp) and by GPU kernels
+// The discount of K-SEQ (ALGORITHMS.md section 3), computed by the host (engine/verify/k_seq.cpp) and by GPU kernels
 // (cuda/decide_k_seq.cuh) with the same bits.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The order of every sum: what all device variants must reproduce bit for bit (algorithms.md section 7).
+// The order of every sum: what all device variants must reproduce bit for bit (ALGORITHMS.md section 7).
 //
 // Matmul over K: 8 slices of whole bf16 pairs (K zero-padded to a multiple of 16). Each slice is summed in f32 by fused
 //   multiply-adds in ascending pairs, the odd element of a pair first (f32 weights: ascending k), starting from +0;

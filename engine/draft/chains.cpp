@@ -1,5 +1,5 @@
 // Trees of independently drawn chains: SD (Leviathan et al., Chen et al.), SpecTr, and SpecInfer with one or several
-// draft models (algorithms.md section 4).
+// draft models (ALGORITHMS.md section 4).
 #include <algorithm>
 
 #include "engine/draft/tree_growth.hpp"

@@ -1,4 +1,4 @@
-// A draft layer (EAGLE 1 to 3, Lyanna; algorithms.md section 6): one decoder layer of the target's width whose input
+// A draft layer (EAGLE 1 to 3, Lyanna; ALGORITHMS.md section 6): one decoder layer of the target's width whose input
 // is a fused pair, the target's hidden state after its final norm and the embedding of the token after it. Its output
 // estimates the next hidden state, which the target's output head turns into logits.
 //

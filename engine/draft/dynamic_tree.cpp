@@ -1,4 +1,4 @@
-// Trees of EAGLE-2 (algorithms.md section 6): at each level the `width` nodes with the greatest joint probability are
+// Trees of EAGLE-2 (ALGORITHMS.md section 6): at each level the `width` nodes with the greatest joint probability are
 // expanded, into as many children each. All children are candidates; in the end the `max_nodes` best of all levels are
 // kept, a node only with its parent. With prices (DraftEconomy), those that do not pay are left out: each sequence of a
 // batch then has a tree of its own size.

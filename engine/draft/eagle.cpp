@@ -1,4 +1,4 @@
-// Draft method `eagle` (EAGLE 1 to 3; algorithms.md section 6): a draft layer predicts the target's next hidden state
+// Draft method `eagle` (EAGLE 1 to 3; ALGORITHMS.md section 6): a draft layer predicts the target's next hidden state
 // from the one before it and the token between them; the target's output head turns it into a distribution. Level by
 // level the predicted states of the best nodes and their tokens are the layer's next input (dynamic_tree.cpp).
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Trained draft heads on the target's hidden states (TokenSwift and Medusa; algorithms.md section 5): head i has a
+// Trained draft heads on the target's hidden states (TokenSwift and Medusa; ALGORITHMS.md section 5): head i has a
 // matrix W_i [hidden, hidden] and the gains of two RMS norms. Draft methods decide how to combine them (medusa.cpp).
 //
 // A folder holds config.json ("medusa_heads": number of heads, "hidden_size", "rms_norm_eps"; "chained": whether each

@@ -1,4 +1,4 @@
-// What the methods with a draft layer share (eagle.cpp, lyanna.cpp; algorithms.md section 6): the layer's keys and
+// What the methods with a draft layer share (eagle.cpp, lyanna.cpp; ALGORITHMS.md section 6): the layer's keys and
 // values of each sequence, and trees that grow from its logits.
 //
 // Keys and values of committed positions come from the target's states, tapped from its passes; those of drafts are in

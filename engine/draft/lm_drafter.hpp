@@ -1,5 +1,5 @@
 // Drafts of small language models with the target's vocabulary: methods sd, spectr, specinfer, rsd-c, rsd-s
-// (algorithms.md section 4). Each level of all trees of a batch is one forward pass per draft model, with tree
+// (ALGORITHMS.md section 4). Each level of all trees of a batch is one forward pass per draft model, with tree
 // attention. The draft KV of accepted nodes is kept.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Draft method `lyanna` (algorithms.md section 6): a draft layer continues the target's hidden state by itself, without
+// Draft method `lyanna` (ALGORITHMS.md section 6): a draft layer continues the target's hidden state by itself, without
 // the tokens between, so one chain of states serves every branch of the tree. Each branch adds its tokens' info to the
 // chain's logits (token_info.hpp). What a rejected token leaves of a chain drafts again: its remaining levels, with the
 // info of the token that was emitted, make a small tree at no further pass of the layer (re-sampling).

@@ -1,4 +1,4 @@
-// Draft method `medusa` (the baseline of the TokenSwift paper; algorithms.md section 5): independent heads
+// Draft method `medusa` (the baseline of the TokenSwift paper; ALGORITHMS.md section 5): independent heads
 // h_i = h0 + W_i · norm(h0) on the hidden state h0 of the verification pass at the last accepted token. That pass
 // already gave the next token, the root of the tree. Head i gives the tokens of level i: all nodes of a level get the
 // same children. No model runs to draft: a tree costs the heads and one matmul with the target's output head.

@@ -20,7 +20,7 @@ class Drafter;
 class TreeMethod;
 struct DraftContext;
 
-/// How the drafts of one node are drawn. Decides which verification rules may be used (algorithms.md section 3).
+/// How the drafts of one node are drawn. Decides which verification rules may be used (ALGORITHMS.md section 3).
 enum class Draws : std::uint8_t {
     none,                 ///< no drafts at all
     certain,              ///< not sampled: each draft has a one-hot distribution

@@ -1,5 +1,5 @@
 // Draft method `ngram`: an n-gram table over prompt and output (Lyanna's baseline "N-gram"; TokenSwift's table,
-// algorithms.md section 5). Differences: contexts of every length up to order-1 are blended (absolute discounting), and
+// ALGORITHMS.md section 5). Differences: contexts of every length up to order-1 are blended (absolute discounting), and
 // children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G. Given G, the
 // n-gram estimate of q predicts that draw, so trees grow in order of acceptance probability and stop where another node
 // would not pay.

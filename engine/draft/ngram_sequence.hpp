@@ -1,4 +1,4 @@
-// Drafts from n-gram counts, for one sequence (algorithms.md section 5): alone (draft = ngram), or as an extension
+// Drafts from n-gram counts, for one sequence (ALGORITHMS.md section 5): alone (draft = ngram), or as an extension
 // of the trees of a model (draft = self, tokenswift).
 #pragma once
 

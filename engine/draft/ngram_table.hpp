@@ -1,5 +1,5 @@
 // n-gram counts: for each context of 0..n-1 tokens, the tokens that followed it and how often. A hash map from context
-// to successors, so insert and lookup cost the same at 100 tokens and at 100,000 (algorithms.md section 5, "n-gram
+// to successors, so insert and lookup cost the same at 100 tokens and at 100,000 (ALGORITHMS.md section 5, "n-gram
 // table"). Used by the n-gram drafter. Nearly all of its time is spent waiting for memory, so the map is
 // open-addressed, most contexts need no allocation, and slots are prefetched.
 #pragma once

@@ -1,4 +1,4 @@
-// RSD-S, recursive speculative decoding by stochastic beam search (paper, Algorithms 8 and 9; algorithms.md section 4
+// RSD-S, recursive speculative decoding by stochastic beam search (paper, Algorithms 8 and 9; ALGORITHMS.md section 4
 // corrects their misprints): each level keeps the nodes with the `width` largest truncated Gumbel values psi over all
 // parents. This samples whole sequences without replacement. The token of a child depends only on its earlier siblings,
 // so verification is the same as for RSD-C.

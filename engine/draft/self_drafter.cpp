@@ -1,4 +1,4 @@
-// Draft method `self` (algorithms.md section 6b): the target drafts for itself. A draft pass runs the target's layers,
+// Draft method `self` (ALGORITHMS.md section 6b): the target drafts for itself. A draft pass runs the target's layers,
 // usually with weights of lower precision, over a part of the target's own keys and values (PartialKv). Committed
 // positions belong to the target and are only read, so nothing is prefilled, followed or checkpointed for the copy. The
 // keys and values of the tokens being drafted are in the sequence's scratch slots, which verification then overwrites:

@@ -1,4 +1,4 @@
-// Token info of a Lyanna layer (algorithms.md section 6): what a token says about the one after it. The layer's chain
+// Token info of a Lyanna layer (ALGORITHMS.md section 6): what a token says about the one after it. The layer's chain
 // of hidden states knows no tokens; RMSNorm(up(down(E[token]))), with E the target's embedding, is added to the logits
 // that a state gives. Only hot tokens have info, and only for each other.
 #pragma once

@@ -1,4 +1,4 @@
-// Draft method `tokenswift` (TokenSwift; algorithms.md section 5): a pass of the target over the root, which reads a
+// Draft method `tokenswift` (TokenSwift; ALGORITHMS.md section 5): a pass of the target over the root, which reads a
 // part of the target's keys and values, gives the first level of the tree; chained heads on its hidden state give one
 // level each, h_i = h_(i-1) + W_i · norm(h_(i-1)). Below each first token, n-grams that followed it before are added.
 //

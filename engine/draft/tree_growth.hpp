@@ -1,4 +1,4 @@
-// How the trees of draft language models grow, level by level (algorithms.md section 4). The caller (model_trees.cpp)
+// How the trees of draft language models grow, level by level (ALGORITHMS.md section 4). The caller (model_trees.cpp)
 // runs the models and passes in distributions, so tests run the same code on tables of probabilities.
 #pragma once
 

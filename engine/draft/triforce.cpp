@@ -1,4 +1,4 @@
-// Draft method `triforce` (TriForce, arXiv 2404.11912; a baseline of TokenSwift, algorithms.md section 5): two stages
+// Draft method `triforce` (TriForce, arXiv 2404.11912; a baseline of TokenSwift, ALGORITHMS.md section 5): two stages
 // of speculation. A small language model drafts a few tokens; a pass of the target over a part of its keys and values
 // verifies them and adds one of its own; and so on until the chain is long enough. The target's full pass then verifies
 // the chain.

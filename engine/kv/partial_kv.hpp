@@ -1,5 +1,5 @@
 // Partial KV cache: the part of a sequence's keys and values that a draft pass reads instead of all of them
-// (algorithms.md section 6b). Which part follows from the text alone, so a resumed run reads the same.
+// (ALGORITHMS.md section 6b). Which part follows from the text alone, so a resumed run reads the same.
 #pragma once
 
 #include <array>

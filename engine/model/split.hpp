@@ -1,4 +1,4 @@
-// A rank's part of a model under tensor parallelism as in Megatron (algorithms.md section 7).
+// A rank's part of a model under tensor parallelism as in Megatron (ALGORITHMS.md section 7).
 #pragma once
 
 #include <algorithm>

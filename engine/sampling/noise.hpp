@@ -1,4 +1,4 @@
-// Counter-based random numbers (algorithms.md section 2), used by drafters and verifiers. Every draw is a pure function
+// Counter-based random numbers (ALGORITHMS.md section 2), used by drafters and verifiers. Every draw is a pure function
 // of its coordinates: Philox4x32-10 of (key of the item; absolute position, purpose and lane, node, token / 4).
 #pragma once
 

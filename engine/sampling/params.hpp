@@ -1,4 +1,4 @@
-// Options of the logits pipeline (algorithms.md section 1), as set by the user.
+// Options of the logits pipeline (ALGORITHMS.md section 1), as set by the user.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Logits pipeline (algorithms.md section 1): turns logits into the next-token distribution by repetition penalty,
+// Logits pipeline (ALGORITHMS.md section 1): turns logits into the next-token distribution by repetition penalty,
 // presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied to the
 // renormalized output of the one before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order
 // without libm: the same bits on every machine.

@@ -1,4 +1,4 @@
-// Coupled verification (algorithms.md section 3): at a node of depth d the target's token is
+// Coupled verification (ALGORITHMS.md section 3): at a node of depth d the target's token is
 //     y = argmax_v log q(v) + G_{pos+d}(v),
 // the same draw as in autoregressive decoding. A child that carries y is accepted; otherwise y is emitted. There is one
 // draw per position, so the text cannot depend on the drafter. (TokenSwift's published code draws once per leaf path

@@ -1,4 +1,4 @@
-// K-SEQ (SpecTr; algorithms.md section 3): K independent drafts from one distribution p. All are accepted with the same
+// K-SEQ (SpecTr; ALGORITHMS.md section 3): K independent drafts from one distribution p. All are accepted with the same
 // discount gamma, the smallest for which the accepted mass never exceeds the target's.
 #include <algorithm>
 #include <array>

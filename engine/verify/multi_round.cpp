@@ -1,4 +1,4 @@
-// Multi-round rejection sampling (SpecInfer; algorithms.md section 3): independent drafts are tried one after another,
+// Multi-round rejection sampling (SpecInfer; ALGORITHMS.md section 3): independent drafts are tried one after another,
 // each against the residual of the target distribution that the rejected ones left. With one draft this is the
 // rejection sampling of Leviathan et al. and Chen et al.
 #include "engine/verify/sampling.hpp"

@@ -1,4 +1,4 @@
-// Recursive rejection sampling (RSD, Theorem 3.1; algorithms.md section 3): the drafts of a node were drawn without
+// Recursive rejection sampling (RSD, Theorem 3.1; ALGORITHMS.md section 3): the drafts of a node were drawn without
 // replacement, so the k-th draft's distribution is p without the tokens drawn before it. Each is tried against the
 // residual of the target distribution that the rejected ones left. Certain (one-hot) drafts: the same with
 // p_k(x_k) = 1.

@@ -1,4 +1,4 @@
-// Verification rules by name: the values of the job key `verify` (algorithms.md section 3).
+// Verification rules by name: the values of the job key `verify` (ALGORITHMS.md section 3).
 #pragma once
 
 #include <array>

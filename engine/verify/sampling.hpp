@@ -1,5 +1,5 @@
 // Common code of the sampling rules (multi_round.cpp, k_seq.cpp, recursive.cpp): the decision at a node, and arithmetic
-// on the residual of the target distribution (algorithms.md section 3).
+// on the residual of the target distribution (ALGORITHMS.md section 3).
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,7 @@ class NodeRule {
 };
 
 /// A verifier of one rule; `on_device`: the device's implementation of the same rule. Acceptance and residual draws use
-/// separate random numbers (algorithms.md section 2).
+/// separate random numbers (ALGORITHMS.md section 2).
 std::unique_ptr<NodeVerifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device);
 
 /// The drafts of a node and their random numbers, as passed to a device together with the target's logits row.

@@ -1,4 +1,4 @@
-// The selection of TokenSwift's published code (algorithms.md section 5, "Verify"), for comparison only: it is not
+// The selection of TokenSwift's published code (ALGORITHMS.md section 5, "Verify"), for comparison only: it is not
 // lossless. Every leaf draws the target's token at each node of its path separately; one of the paths that agree
 // longest is taken, at random. A node that many leaves share is drawn as often, and the lucky draw is kept, so likely
 // drafts are accepted more often than the target would draw them. In the published code an n-gram that equals a path of

@@ -1,4 +1,4 @@
-// Verification rules: which draft nodes of a tree are accepted, and which token follows (algorithms.md section 3). Used
+// Verification rules: which draft nodes of a tree are accepted, and which token follows (ALGORITHMS.md section 3). Used
 // through BatchVerifier. A verifier does not depend on the draft method.
 #pragma once
 
@@ -64,7 +64,7 @@ class NodeVerifier : public Verifier {
     [[nodiscard]] const NodeVerifier* by_node() const final { return this; }
 };
 
-/// The rule that emits the same text as autoregressive decoding (algorithms.md section 3, "coupled").
+/// The rule that emits the same text as autoregressive decoding (ALGORITHMS.md section 3, "coupled").
 class CoupledVerifier final : public NodeVerifier {
   public:
     [[nodiscard]] bool needs_probabilities() const override { return false; }
@@ -93,7 +93,7 @@ class ForcedVerifier final : public NodeVerifier {
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
 /// Throws DraftMethodError if `rule` with the drafts of `method` would not preserve the target's distribution
-/// (algorithms.md section 3, "Which drafts a rule may see"), or is not meant for them (a rule that never does, for
+/// (ALGORITHMS.md section 3, "Which drafts a rule may see"), or is not meant for them (a rule that never does, for
 /// comparison).
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree = {});
 

@@ -64,8 +64,8 @@ struct DeltaTables {
 
 class DeltaPart {
   public:
-    /// Upper bound in bytes of a pass whose rows have no ancestors in earlier passes; each of these adds the deltas of a
-    /// row.
+    /// Upper bound in bytes of a pass whose rows have no ancestors in earlier passes; each of these adds the deltas
+    /// of a row.
     static std::int64_t bytes(const DeltaShape& shape, std::int64_t rows);
 
     /// Sends the tables of the layout's group, unless that was done in this pass.

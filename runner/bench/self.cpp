@@ -98,7 +98,7 @@ struct Costs {
             (verify[upper] - verify[upper - 1]) / static_cast<double>(depths[upper] - depths[upper - 1]);
         return verify[upper - 1] + slope * static_cast<double>(depth - depths[upper - 1]);
     }
-    /// Tokens per second at the best depth, divided by plain decoding's (algorithms.md section 6b).
+    /// Tokens per second at the best depth, divided by plain decoding's (ALGORITHMS.md section 6b).
     [[nodiscard]] double speedup(double acceptance) const {
         double best = 0;
         for (std::int64_t depth = 1; depth <= depths.back(); ++depth) {

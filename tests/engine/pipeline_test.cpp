@@ -1,4 +1,4 @@
-// The logits pipeline against a plain restatement of algorithms.md section 1, filter by filter.
+// The logits pipeline against a plain restatement of ALGORITHMS.md section 1, filter by filter.
 #include "engine/sampling/pipeline.hpp"
 
 #include <gtest/gtest.h>

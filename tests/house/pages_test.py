@@ -4,7 +4,7 @@
 usage: pages_test.py ROOT PROGRAM
 
 For every Markdown page: relative links and paths in backquotes exist, and `longhaul` commands use commands and keys of
-the program. The README's first job and the sweep of
+the program. Sections of pages that comments of sources name exist. The README's first job and the sweep of
 jobs/README.md are run as written, with the demo model and its books as a user's.
 """
 
@@ -19,6 +19,9 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 PATH = re.compile(r"`((?:kernels|engine|runner|jobs|slurm|tests|analysis|\.ci)/[\w./*-]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 COMMAND = re.compile(r"^(?:mpirun [^#]*? )?longhaul (\S+)([^#\n]*)", re.M)
+SECTION = re.compile(r"(\w+\.md) section (\w+)")
+ROOMS = ["kernels", "engine", "runner", "tests"]
+SOURCES = {".cpp", ".hpp", ".cu", ".cuh"}
 README_LINES = 180
 OWN_OPTIONS = {"form", "help", "partial", "progress", "shape", "rounds", "rows", "explain", "json", "model", "prompt"}
 
@@ -39,6 +42,14 @@ def missing_files(root, page):
     for name in PATH.findall(text):
         if not any(root.glob(name.rstrip("/"))) and not any(page.parent.glob(name.rstrip("/"))):
             yield f"{page.relative_to(root)}: `{name}` does not exist"
+
+
+def missing_sections(root, texts):
+    """Sections of pages that sources name, as in `ALGORITHMS.md section 3`."""
+    for source in sorted(path for room in ROOMS for path in (root / room).rglob("*") if path.suffix in SOURCES):
+        for name, section in SECTION.findall(source.read_text(encoding="utf-8")):
+            if not any(page.name == name and f"\n## {section}. " in text for page, text in texts.items()):
+                yield f"{source.relative_to(root)}: {name} section {section} does not exist"
 
 
 def unknown_commands(root, page, program):
@@ -88,6 +99,7 @@ def main():
     for page in pages(root):
         faults += missing_files(root, page)
         faults += unknown_commands(root, page, program)
+    faults += missing_sections(root, {page: page.read_text(encoding="utf-8") for page in pages(root)})
     lines = (root / "README.md").read_text(encoding="utf-8").count("\n")
     if lines > README_LINES:
         faults.append(f"README.md: {lines} lines, at most {README_LINES}")
