@@ -50,7 +50,7 @@ void read_yarn(const Section& rope, const ModelConfig& model, RopeConfig& config
 
 /// A factor for each rotated pair of dimensions.
 std::vector<double> factors_of(const Section& rope, std::string_view key, std::int64_t count) {
-    const std::string expected = "an array of " + std::to_string(count) + " numbers above 0, one a rotated pair";
+    const std::string expected = "an array of " + std::to_string(count) + " numbers above 0, one per rotated pair";
     const Json* list = rope.find(key);
     if (list == nullptr || !list->is_array() || std::ssize(*list) != count) rope.refuse(key, expected);
     std::vector<double> factors;

@@ -1,4 +1,4 @@
-// The items of a replica: admit, put back, finish. Every rank applies the first rank's decisions (StepHeader) here,
+// The items of a replica: admit, preempt, finish. Every rank applies the first rank's decisions (StepHeader) here,
 // before each step.
 #include <algorithm>
 
@@ -19,7 +19,7 @@ std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
 }
 
 void Replica::State::admit(Admission& admission) {
-    if (admission.put_back) return readmit();
+    if (admission.is_readmission) return readmit();
     std::unique_ptr<Sequence> sequence = make_sequence(admission);
     if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
     progress.kept_tokens += sequence->num_output();
@@ -83,7 +83,7 @@ void Replica::State::watch_for_ends(Sequence& sequence) const {
     }
 }
 
-void Replica::State::put_back(std::int64_t number) {
+void Replica::State::preempt(std::int64_t number) {
     const auto at =
         std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
     (*at)->kv = std::make_shared<KvSequence>(pool);  // recomputed from the tokens
@@ -112,18 +112,18 @@ void Replica::State::apply(StepHeader& header) {
         rounds.progress();
         outcome.checkpoint_stall_seconds += seconds_since(start);
     }
-    for (const std::int64_t number : header.give_up) {
-        const auto give_up_in = [&](auto& sequences) {
+    for (const std::int64_t number : header.too_large) {
+        const auto fail_in = [&](auto& sequences) {
             const auto at =
                 std::find_if(sequences.begin(), sequences.end(), [&](const auto& s) { return s->number == number; });
             if (at == sequences.end()) return;
             finish(**at, FinishReason::error, memory_error((*at)->item));
             sequences.erase(at);
         };
-        give_up_in(in_flight);
-        give_up_in(waiting);
+        fail_in(in_flight);
+        fail_in(waiting);
     }
-    for (const std::int64_t number : header.put_back) put_back(number);
+    for (const std::int64_t number : header.preempt) preempt(number);
     move_to_device();
     for (Admission& admission : header.admissions) admit(admission);
     if (header.begin_round) begin_round(header.round);

@@ -150,18 +150,18 @@ PageCounts Replica::State::free_pages() const {
 /// Puts back the sequences whose keys must be computed again.
 void Replica::State::plan_rope(StepHeader& header) const {
     for (const auto& sequence : in_flight) {
-        if (sequence->outgrew_keys(longest_short_text) && !options.scoring) header.put_back.push_back(sequence->number);
+        if (sequence->outgrew_keys(longest_short_text) && !options.scoring) header.preempt.push_back(sequence->number);
     }
-    header.wait = !header.put_back.empty();
+    header.wait = !header.preempt.empty();
 }
 
 // Every sequence must have the pages for its next step. If pages are short: first wait for an active checkpoint round,
-// which may hold pages of finished items; then put back the youngest sequences. A sequence that does not fit even alone
+// which may hold pages of finished items; then preempt the youngest sequences. A sequence that does not fit even alone
 // fails.
 void Replica::State::plan_memory(StepHeader& header) {
     if (in_flight.empty() || header.wait) return;
     if (!pages_wanted(*in_flight[0]).fit_in(pool.max_pages())) {
-        header.give_up.push_back(in_flight[0]->number);
+        header.too_large.push_back(in_flight[0]->number);
         header.wait = true;
         return;
     }
@@ -170,7 +170,7 @@ void Replica::State::plan_memory(StepHeader& header) {
     header.wait = true;
     for (std::size_t i = in_flight.size(); !rounds.active() && !free.enough() && i-- > 1;) {
         free += in_flight[i]->kv->pages_held().max(pages_wanted(*in_flight[i]));
-        header.put_back.push_back(in_flight[i]->number);
+        header.preempt.push_back(in_flight[i]->number);
     }
 }
 
@@ -227,7 +227,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
         const bool fits_alone = min_pages.fit_in(pool.max_pages());
         if (is_waiting && !fits_alone) {  // it has grown beyond the whole pool
             if (!header.admissions.empty()) return;
-            header.give_up.push_back(waiting[from_waiting]->number);
+            header.too_large.push_back(waiting[from_waiting]->number);
             header.wait = true;
             return;
         }
@@ -249,7 +249,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
         ++in_batch;
         if (is_waiting) {
             ++from_waiting;
-            header.admissions.emplace_back().put_back = true;
+            header.admissions.emplace_back().is_readmission = true;
         } else {
             header.admissions.push_back(std::move(*next));
             next.reset();

@@ -50,8 +50,8 @@ struct ReplicaOptions {
     /// When scoring, with windows that overlap: FinishedItem::states. An item that is interrupted starts over.
     bool keeps_states = false;
     CheckpointOptions checkpoint;
-    /// Maximum bytes of KV per rank. To stay below it, new items wait, and the youngest item is put back (preempted and
-    /// later recomputed).
+    /// Maximum bytes of KV per rank. To stay below it, new items wait, and the youngest item is preempted (and later
+    /// recomputed).
     std::int64_t kv_memory_bytes = 0;
     /// Additional bytes of KV in host memory, if the device can_use_host_memory(): used when items in flight grow, and
     /// by an item that runs alone. An item is admitted beside others only if device memory holds them all.

@@ -86,7 +86,7 @@ struct Replica::State {
     std::optional<DraftChooser> chooser;  // with `draft-tree = auto`; the first rank's decides
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
-    std::deque<std::unique_ptr<Sequence>> waiting;     // put back because memory was short; the same on every rank
+    std::deque<std::unique_ptr<Sequence>> waiting;     // preempted because memory was short; the same on every rank
     std::optional<Admission> next;                     // first rank: taken from the counter but not admitted yet
     bool work_left = true;                             // first rank
     std::int64_t admitted = 0;
@@ -140,7 +140,7 @@ struct Replica::State {
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);
-    void put_back(std::int64_t number);
+    void preempt(std::int64_t number);
     void move_to_device();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;

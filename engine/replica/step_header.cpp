@@ -59,7 +59,7 @@ void fields(Archive& archive, WorkItem& item) {
     archive(item.prompt);
     archive(item.continuation);
     archive(item.known_tokens);
-    bool has_options = item.options != nullptr;  // false for Admission::put_back
+    bool has_options = item.options != nullptr;  // false for Admission::is_readmission
     archive(has_options);
     if (!has_options) return;
     GenerationOptions options = item.options ? *item.options : GenerationOptions();
@@ -70,7 +70,7 @@ void fields(Archive& archive, WorkItem& item) {
 template <class Archive>
 void fields(Archive& archive, Admission& a) {
     fields(archive, a.item);
-    archive(a.put_back);
+    archive(a.is_readmission);
     archive(a.restored);
     archive(a.output);
     archive(a.kv_tokens);
@@ -91,8 +91,8 @@ void fields(Archive& archive, StepHeader& header) {
     archive(header.poll_round);
     archive(header.round);
     archive(header.wait);
-    archive(header.put_back);
-    archive(header.give_up);
+    archive(header.preempt);
+    archive(header.too_large);
     list(archive, header.admissions);
 }
 

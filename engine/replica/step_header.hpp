@@ -15,8 +15,8 @@ namespace longhaul::engine {
 /// An item to admit, on every rank: the runner's WorkItem and its state from checkpoints.
 struct Admission {
     WorkItem item;
-    bool put_back = false;  // the first item of the replica's waiting list; the other fields are unused
-    bool restored = false;  // continues from a checkpoint (then `last_commit` is set) or an earlier result
+    bool is_readmission = false;  // of the first preempted sequence that waits; the other fields are unused
+    bool restored = false;        // continues from a checkpoint (then `last_commit` is set) or an earlier result
     std::vector<std::int32_t> output;
     std::vector<std::int32_t> logprobs;  // of `output`; first rank only, not sent
     std::int64_t kv_tokens = 0;
@@ -40,10 +40,10 @@ struct StepHeader {
     bool feed_drafter = true;       // false: drafting pauses; no sequence waits for its drafter to catch up
     std::int64_t prefill_rows = 0;  // maximum prompt rows in this step's pass
     bool begin_round = false, poll_round = false;
-    RoundContents round;                 // of the round that begins
-    bool wait = false;                   // no forward pass in this step: nothing can run yet
-    std::vector<std::int64_t> put_back;  // sequence numbers, youngest first
-    std::vector<std::int64_t> give_up;   // numbers of sequences that do not fit even alone
+    RoundContents round;                  // of the round that begins
+    bool wait = false;                    // no forward pass in this step: nothing can run yet
+    std::vector<std::int64_t> preempt;    // sequence numbers, youngest first
+    std::vector<std::int64_t> too_large;  // numbers of sequences that do not fit even alone
     std::vector<Admission> admissions;
 };
 

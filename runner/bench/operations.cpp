@@ -124,7 +124,7 @@ BenchTable bench_sampling(BenchSetup& setup) {
     BenchTable table{.title = ", one thread whatever the shape",
                      .columns = {{"vocabulary", "vocabulary"},
                                  {"sampling", "sampling                            "},
-                                 {"seconds", "us a token", 1e6, 1},
+                                 {"seconds", "us per token", 1e6, 1},
                                  {"values_per_second", "M values/s", 1e-6, 1}},
                      .lines = {},
                      .details = {}};

@@ -184,7 +184,7 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
     BenchTable table{.title = {},
                      .columns = {{"rows", "rows"},
                                  {"context", "context"},
-                                 {"seconds", "ms a pass", 1e3, 2},
+                                 {"seconds", "ms per pass", 1e3, 2},
                                  {"tokens_per_second", "tokens/s", 1, 1},
                                  {"bytes_per_second", "GB/s", 1e-9, 2},
                                  {"read_bandwidth", "read GB/s", 1e-9, 2},

@@ -110,7 +110,7 @@ void add_lengths(Rows& rows, const JobReport& report, double bytes_per_second) {
         if (report.memory) text += ", " + size_text(report.memory->weights + cost.kv_bytes) + " with the weights";
         if (bytes_per_second > 0) {
             char time[64];
-            std::snprintf(time, sizeof time, "; at least %.3g ms a token without drafts",
+            std::snprintf(time, sizeof time, "; at least %.3g ms per token without drafts",
                           1e3 * static_cast<double>(cost.read_bytes) / bytes_per_second);
             text += time;
         }

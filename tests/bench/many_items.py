@@ -95,7 +95,7 @@ def main():
                 more = items - before[0]
                 each = {name: 1e6 * (parts[name] - before[1][name]) / more for name in parts}
                 print("  µs each " + " ".join(f"{each[n]:9.1f}" for n in ("read", "plan", "loop", "work", "beside", "end")) +
-                      f"   {1e6 * (sum(peaks) - sum(before[2])) / more / len(peaks) * 1.048576:.0f} bytes an item and rank", flush=True)
+                      f"   {1e6 * (sum(peaks) - sum(before[2])) / more / len(peaks) * 1.048576:.0f} bytes per item and rank", flush=True)
             before = (items, parts, peaks)
     finally:
         bench.close()

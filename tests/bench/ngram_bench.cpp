@@ -60,7 +60,7 @@ int main_of(const char* folder, const char* file) {
     }
     std::sort(inserts.begin(), inserts.end());
     std::sort(trees.begin(), trees.end());
-    std::printf("%zu tokens: insert %.2f us a token; a tree %.2f us (%.1f nodes)\n", text.size(),
+    std::printf("%zu tokens: insert %.2f us per token; a tree %.2f us (%.1f nodes)\n", text.size(),
                 inserts[2] / tokens * 1e6, trees[2] / steps * 1e6, static_cast<double>(nodes) / steps);
     return 0;
 }
