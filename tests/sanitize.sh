@@ -19,9 +19,15 @@ cmake --preset asan >build-asan/configure.log 2>&1 || {
 programs=(model_files_test tokenizer_test checkpoint_test engine_test kernels_test model_test runner_test)
 replays=(config_json safetensors tokenizer)
 cmake --build build-asan --target "${programs[@]}" "${replays[@]/%/_replay}"
+cmake --preset gpu-races -DLONGHAUL_UNITY=ON >build-asan/configure-gpu-races.log 2>&1 || {
+  cat build-asan/configure-gpu-races.log >&2
+  exit 1
+}
+cmake --build --preset gpu-races
 
 export UBSAN_OPTIONS=print_stacktrace=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# After the builds, which list the tests of each program: without a shard's number that would be an error.
 GTEST_TOTAL_SHARDS=$(nproc)
 export GTEST_TOTAL_SHARDS GTEST_BRIEF=1
 
@@ -55,12 +61,6 @@ done
 for name in "${replays[@]}"; do
   run "fuzz.$name" "build-asan/tests/${name}_replay" 3000 tests/fuzz/corpus/"$name"/* || failed+=("fuzz.$name")
 done
-
-cmake --preset gpu-races -DLONGHAUL_UNITY=ON >build-asan/configure-gpu-races.log 2>&1 || {
-  cat build-asan/configure-gpu-races.log >&2
-  exit 1
-}
-cmake --build --preset gpu-races
 run_shards gpu-races build-gpu-races/tests/kernels_test "*/cuda*:RacesOfKernels*:-*GpuGrids*:*LargeBoxes*"
 
 if [ "${#failed[@]}" -ne 0 ]; then

@@ -50,8 +50,7 @@ class SequenceDrafter {
     /// must observe before it can propose.
     [[nodiscard]] virtual std::int64_t missing_states(std::span<const std::int32_t> /*context*/) const { return 0; }
 
-    /// Called when the sequence is put back (preempted; it will be recomputed from its tokens): frees memory and drops
-    /// all state.
+    /// Called when the sequence is preempted (it will be recomputed from its tokens): frees memory and drops all state.
     virtual void release() {}
 
     /// State changed since the last call, for a checkpoint; `kind` is "" if there is nothing to store.

@@ -114,6 +114,7 @@ constexpr const char* automatic = "auto";
 
 /// All draft methods of this version.
 const std::vector<DraftMethod>& draft_methods();
+
 /// A setting that does not fit the draft method, which the message names ("with draft = sd").
 class DraftMethodError : public UsageError {
   public:

@@ -112,7 +112,7 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, RoundContents contents)
         delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
     delta.kv_end = keeps_kv(sequence, contents.kv) ? sequence.kv->committed() : sequence.saved_kv;
-    // After a put-back the sequence's KV may be shorter than what is already saved.
+    // After a preemption the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
     // States belong to positions of their round: where all are stored already, the last one is stored again.
     const bool states_are_newer = sequence.saved_states < delta.kv_end && sequence.kv->committed() == delta.kv_end;

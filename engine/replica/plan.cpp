@@ -147,7 +147,7 @@ PageCounts Replica::State::free_pages() const {
     return free;
 }
 
-/// Puts back the sequences whose keys must be computed again.
+/// Preempts the sequences whose keys must be computed again.
 void Replica::State::plan_rope(StepHeader& header) const {
     for (const auto& sequence : in_flight) {
         if (sequence->outgrew_keys(longest_short_text) && !options.scoring) header.preempt.push_back(sequence->number);

@@ -2,7 +2,7 @@
 //   state.cpp    construction: memory for keys and values, the choice of trees
 //   replica.cpp  the loop
 //   plan.cpp     decisions of the first rank: memory, admission, trees, checkpoint rounds
-//   items.cpp    items: admitting, putting back, finishing
+//   items.cpp    items: admitting, preempting, finishing
 //   restore.cpp  what an admitted item has in checkpoints
 //   step.cpp     the generation step: trees, the forward pass, verification
 //   score.cpp    the scoring step: rows of given text, their loss

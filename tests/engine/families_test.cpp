@@ -117,7 +117,7 @@ TEST_P(Families, SamplingRulesGiveOneText) {
     testing::expect_one_text(drafted);
 }
 
-/// Stops of any kind: resumed on another number of ranks, with keys and values stored or not, and put back in between.
+/// Stops of any kind: resumed on another number of ranks, with keys and values stored or not, and preempted in between.
 TEST_P(Families, InterruptionsDoNotChangeTheText) {
     const auto folder = std::filesystem::temp_directory_path() / ("families_test." + std::to_string(::getpid()));
     Job one = job(), two = job();
