@@ -28,8 +28,9 @@ void plan_fusion(const DraftLayerConfig& config, kernels::DType dtype, DraftLaye
     const std::int64_t hidden = config.layer.hidden_size;
     const std::int64_t num_parts = config.has_own_head() ? std::ssize(config.tap_layers) : 2;
     parts.fusion.resize(static_cast<std::size_t>(num_parts));
+    const std::string name = config.is_targets_own() ? config.mtp.fusion : "fc";
     for (std::int64_t i = 0; i < num_parts; ++i) {
-        WeightPlan& plan = plans.emplace_back(whole_matrix("fc", hidden, hidden, dtype, parts.fusion[i]));
+        WeightPlan& plan = plans.emplace_back(whole_matrix(name, hidden, hidden, dtype, parts.fusion[i]));
         plan.name += "." + std::to_string(i);
         plan.parts.front().columns = num_parts * hidden;
         plan.parts.front().first_column = i * hidden;
@@ -57,6 +58,24 @@ void plan_layer(const DraftLayerConfig& config, const Split& split, kernels::DTy
     }
 }
 
+/// The target's own layer, quantized as the target's are, and its norms.
+void plan_own_layer(const DraftLayerConfig& config, const Split& split, Precision precision, DraftLayer::Parts& parts,
+                    std::vector<WeightPlan>& plans) {
+    TensorNames names = tensor_names(config.layer);
+    names.layers = config.mtp.layers;
+    parts.layer.resize(1);
+    for (WeightPlan& plan :
+         plan_layers(config.layer, split, weight_types(precision), names, config.mtp.number, parts.layer))
+        plans.push_back(std::move(plan));
+    for (const auto& [name, norm] : {std::pair{config.mtp.embedding_norm, &parts.embedding_norm},
+                                     {config.mtp.state_norm, &parts.state_norm},
+                                     {config.mtp.output_norm, &parts.output_norm}}) {
+        WeightPlan& plan = plans.emplace_back(whole_vector(name, config.layer.hidden_size, norm->gain));
+        plan.offset = config.layer.files.norm_adds_one ? 1.0F : 0.0F;
+        norm->eps = static_cast<float>(config.layer.norm_eps);
+    }
+}
+
 /// EAGLE-3: norms of the layer's input, and the output head, sharded over the vocabulary.
 void plan_head(const DraftLayerConfig& config, const Split& split, kernels::DType dtype, DraftLayer::Parts& parts,
                std::vector<WeightPlan>& plans) {
@@ -75,10 +94,15 @@ void plan_head(const DraftLayerConfig& config, const Split& split, kernels::DTyp
 }
 
 /// How to load a rank's part.
-std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const Split& split, kernels::DType dtype,
+std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const Split& split, Precision precision,
                                          DraftLayer::Parts& parts) {
+    const kernels::DType dtype = type_of(precision);
     std::vector<WeightPlan> plans;
     plan_fusion(config, dtype, parts, plans);
+    if (config.is_targets_own()) {
+        plan_own_layer(config, split, precision, parts, plans);
+        return plans;
+    }
     plan_layer(config, split, dtype, parts, plans);
     if (config.has_own_head()) plan_head(config, split, dtype, parts, plans);
     if (const std::int64_t rank = config.token_info_rank; rank > 0) {
@@ -94,9 +118,10 @@ std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const S
 
 std::vector<std::string> faults_of(const DraftLayerConfig& config, const SafetensorsFolder& tensors) {
     DraftLayer::Parts parts;
+    const NumberedTensors layers =
+        config.is_targets_own() ? NumberedTensors{} : NumberedTensors{"layers.", "layer", "num_hidden_layers", 1};
     std::vector<std::string> faults =
-        tensor_faults(plan_draft_layer(config, Split(config.layer, 0, 1), kernels::DType::bf16, parts),
-                      {"layers.", "layer", "num_hidden_layers", 1}, tensors);
+        tensor_faults(plan_draft_layer(config, Split(config.layer, 0, 1), Precision::bf16, parts), layers, tensors);
     if (config.token_info_rank == 0 && tensors.contains("token_info.up.weight"))
         faults.push_back(config.file +
                          ": token_info_rank: expected the rank of token_info.up.weight, got none; without it the layer "
@@ -128,7 +153,7 @@ std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& spli
                                const kernels::Device& device) {
     DraftLayer::Parts parts;
     std::int64_t bytes = 0;
-    for (const WeightPlan& plan : plan_draft_layer(config, split, type_of(precision), parts))
+    for (const WeightPlan& plan : plan_draft_layer(config, split, precision, parts))
         bytes += static_cast<std::int64_t>(plan.packed_bytes(device));
     return bytes;
 }
@@ -167,7 +192,7 @@ std::unique_ptr<DraftLayer> DraftLayer::random(const DraftLayerConfig& config, M
 }
 
 void DraftLayer::load(TensorSource& source) {
-    load_weights(plan_draft_layer(config_, split_, type_of(target_.precision()), parts_), target_.device(), source);
+    load_weights(plan_draft_layer(config_, split_, target_.precision(), parts_), target_.device(), source);
     layers_ = std::make_unique<DecoderLayers>(context(), config_.layer, split_, parts_.layer,
                                               kv_layouts_of(config_.layer, split_, target_.kv_layout().dtype));
     if (config_.has_own_head()) load_head();
@@ -226,18 +251,26 @@ HiddenStates DraftLayer::fused(std::span<const HiddenStates* const> inputs) {
     return x;
 }
 
+/// f32 to f32.
+static void norm_rows(kernels::Device& device, const Norm& norm, const HiddenStates& from, float* to) {
+    apply_norm(device, norm, from.data(), from.num_rows(), from.width(), kernels::DType::f32,
+               reinterpret_cast<std::byte*>(to), from.width());
+}
+
+HiddenStates DraftLayer::normed(const Norm& norm, const HiddenStates& rows) {
+    HiddenStates to = target_.hidden_states(rows.num_rows());
+    norm_rows(target_.device(), norm, rows, to.data());
+    return to;
+}
+
 /// EAGLE-3's input of q, k and v: both normed, one beside the other. f32 [rows, 2 hidden].
 HiddenStates DraftLayer::side_by_side(const HiddenStates& embedded, const HiddenStates& states) {
     kernels::Device& device = target_.device();
     const std::int64_t num_rows = states.num_rows(), hidden = config_.layer.hidden_size;
     const HiddenStates below = target_.hidden_states(2 * num_rows);
     HiddenStates beside = target_.hidden_states(2 * num_rows);
-    const auto normed = [&](const Norm& norm, const HiddenStates& from, float* to) {
-        apply_norm(device, norm, from.data(), num_rows, hidden, kernels::DType::f32, reinterpret_cast<std::byte*>(to),
-                   hidden);
-    };
-    normed(parts_.embedding_norm, embedded, below.data());
-    normed(parts_.state_norm, states, below.data() + num_rows * hidden);
+    norm_rows(device, parts_.embedding_norm, embedded, below.data());
+    norm_rows(device, parts_.state_norm, states, below.data() + num_rows * hidden);
     std::vector<std::int32_t> order;
     for (std::int64_t row = 0; row < num_rows; ++row)
         order.insert(order.end(), {static_cast<std::int32_t>(row), static_cast<std::int32_t>(num_rows + row)});
@@ -248,6 +281,11 @@ HiddenStates DraftLayer::side_by_side(const HiddenStates& embedded, const Hidden
 HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                                  const HiddenStates& states) {
     const HiddenStates embedded = target_.embed(rows);
+    if (config_.is_targets_own()) {
+        const HiddenStates token = normed(parts_.embedding_norm, embedded), state = normed(parts_.state_norm, states);
+        const HiddenStates* const pair[] = {&token, &state};
+        return normed(parts_.output_norm, forward_states(rows, sequences, fused(pair)));
+    }
     if (!config_.has_own_head()) {
         const HiddenStates* const pair[] = {&embedded, &states};
         return forward_states(rows, sequences, fused(pair));

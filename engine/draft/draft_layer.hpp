@@ -16,6 +16,10 @@
 //   norm.weight [hidden], lm_head.weight [draft vocabulary, hidden]
 //   d2t [draft vocabulary], integers                 token i of the draft's is token i + d2t[i] of the target's
 //
+// A target's own layer for multi-token prediction (MTP; DeepSeek-V3, GLM-4.5, Qwen3-Next) is in the target's folder
+// (tensor_names.hpp). It is one of the target's family, with norms on embedding and state before the fusion, and one on
+// its output, which is the next state.
+//
 // A layer of Lyanna has "draft_layer": "lyanna", and token info (token_info.hpp) if "token_info_rank" is above 0:
 //   token_info.down.weight [rank, hidden], token_info.up.weight [tokens, rank], token_info.norm.weight [tokens]
 //   hot_tokens [tokens], integers, ascending         the tokens that have info; without it all do
@@ -49,7 +53,8 @@ std::vector<std::string> draft_layer_faults(const std::filesystem::path& folder,
 std::uint64_t draft_layer_fingerprint(const std::filesystem::path& folder, const ModelConfig& target,
                                       const DraftMethod& method);
 
-/// Bytes of a rank's part in the packed layout of `device`. Fusion and token info are not sharded.
+/// Bytes of a rank's part in the packed layout of `device`. Fusion and token info are not sharded. `precision`: the
+/// target's, which its own layer has; others are bf16 or fp32.
 std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& split, Precision precision,
                                const kernels::Device& device);
 
@@ -97,8 +102,9 @@ class DraftLayer {
         kernels::Buffer fusion_bias;
         std::vector<LayerWeights> layer;
         TokenInfoWeights token_info;
-        Norm embedding_norm, state_norm;  ///< EAGLE-3, as `head` with its norm
-        Weights head;
+        Norm embedding_norm, state_norm;  ///< EAGLE-3 and MTP
+        Norm output_norm;                 ///< MTP
+        Weights head;                     ///< EAGLE-3, with its norm
     };
 
   private:
@@ -107,6 +113,7 @@ class DraftLayer {
     [[nodiscard]] Group& group() const { return own_ ? *own_->group : target_.group(); }
     void load(TensorSource& source);
     [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
+    [[nodiscard]] HiddenStates normed(const Norm& norm, const HiddenStates& rows);
     [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
     void load_head();
 

@@ -5,6 +5,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
 
 namespace longhaul::engine {
@@ -118,10 +119,43 @@ void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const Model
     config.fusion_bias = tensors.contains("fc.bias");
 }
 
+/// A layer as the target's last that has keys and values. All sizes are the target's.
+ModelConfig layer_of(const ModelConfig& target) {
+    const auto last = std::find_if(target.layers.rbegin(), target.layers.rend(),
+                                   [](const LayerConfig& layer) { return !layer.linear; });
+    ModelConfig layer = target;
+    layer.layers = {*last};
+    layer.linear = {};
+    layer.num_layers = 1;
+    return layer;
+}
+
+/// The target's layer for multi-token prediction.
+DraftLayerConfig own_layer_of(const std::filesystem::path& folder, const ModelConfig& target) {
+    DraftLayerConfig config;
+    config.file = (folder / "config.json").string();
+    config.mtp = mtp_names(target);
+    constexpr const char* instead = "draft = auto drafts without one";
+    if (!config.is_targets_own())
+        throw InputError(config.file, "model_type", "a model with a layer for multi-token prediction with draft = mtp",
+                         describe(Json(target.model_type)), instead);
+    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+    if (!tensors.contains(config.mtp.fusion + ".weight"))
+        throw InputError(folder.string(), config.mtp.fusion + ".weight",
+                         "a layer for multi-token prediction with draft = mtp", "none", instead);
+    config.layer = layer_of(target);
+    config.fusion_bias = false;
+    ExpertConfig& experts = config.layer.layers.front().experts;  // may be stored otherwise than the target's
+    if (target.model_type.starts_with("qwen3_5_moe"))
+        experts.stacked = experts.by_rows = tensors.contains(config.mtp.layer() + "mlp.experts.gate_up_proj");
+    return config;
+}
+
 }  // namespace
 
 DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, const ModelConfig& target,
                                         const DraftMethod& method) {
+    if (method.own_layer) return own_layer_of(folder, target);
     DraftLayerConfig config;
     config.file = (folder / "config.json").string();
     config.chains_states = method.chains_states;
@@ -160,8 +194,19 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     return config;
 }
 
+/// Of the embedding and the head of a model with this layer.
+static std::int64_t num_in_tables(const ModelConfig& layer) {
+    return layer.vocab_size * layer.embedding_width() * (layer.tied_embeddings ? 1 : 2);
+}
+
+std::int64_t DraftLayerConfig::num_stored_parameters() const {
+    if (!is_targets_own()) return num_parameters();
+    return 2 * layer.hidden_size * layer.hidden_size + engine::num_parameters(layer) - num_in_tables(layer);
+}
+
 std::int64_t DraftLayerConfig::num_parameters() const {
     const std::int64_t hidden = layer.hidden_size;
+    if (is_targets_own()) return 2 * hidden * hidden + num_active_parameters(layer) - num_in_tables(layer);
     const std::int64_t inputs = has_own_head() ? 2 : 1;  // of q, k and v, in widths
     const std::int64_t fused = has_own_head() ? std::ssize(tap_layers) : 2;
     const std::int64_t attention =
@@ -177,6 +222,17 @@ std::int64_t DraftLayerConfig::num_parameters() const {
 
 std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) const {
     return has_own_head() ? layer.vocab_size * layer.hidden_size : target.vocab_size * target.embedding_width();
+}
+
+bool holds_mtp_layer(const std::filesystem::path& model_folder) {
+    try {
+        const MtpNames names = mtp_names(ModelConfig::load(model_folder));
+        if (names.fusion.empty()) return false;
+        const SafetensorsFolder tensors = SafetensorsFolder::open(model_folder);
+        return tensors.contains(names.fusion + ".weight") && tensors.contains(names.output_norm + ".weight");
+    } catch (const std::exception&) {
+        return false;
+    }
 }
 
 std::string method_of_draft_layer(const std::filesystem::path& folder) {

@@ -8,6 +8,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
 
@@ -18,6 +19,7 @@ struct DraftLayerConfig {
     ModelConfig layer;  ///< the shape of its one layer; positions as far as the target's
     bool fusion_bias = true;
     bool chains_states = false;  ///< trained for DraftMethod::chains_states
+    MtpNames mtp{};              ///< of the target's own layer (DraftMethod::own_layer)
     // EAGLE-3:
     std::vector<std::int64_t> tap_layers;   ///< the layers of the target whose inputs it reads, in this order
     std::vector<std::int32_t> head_tokens;  ///< the target's token of each row of its own output head
@@ -27,18 +29,25 @@ struct DraftLayerConfig {
     std::string file;                       ///< path of config.json, for messages
 
     /// Reads config.json and the tensors that name tokens. Throws InputError that names the field, also if the layer
-    /// does not fit the target or the method.
+    /// does not fit the target or the method. `folder`: the target's, for its own layer.
     static DraftLayerConfig load(const std::filesystem::path& folder, const ModelConfig& target,
                                  const DraftMethod& method);
 
     /// Whether it is a layer of EAGLE-3, which reads several layers' inputs and has an output head of its own. The
     /// vocabulary of `layer` is then that head's.
     [[nodiscard]] bool has_own_head() const { return !tap_layers.empty(); }
+    /// Whether it is the target's own layer for multi-token prediction, which norms its inputs and its output.
+    [[nodiscard]] bool is_targets_own() const { return !mtp.fusion.empty(); }
 
-    /// Number of parameters read for one pass of the layer, and for the logits of its output.
+    /// Number of parameters read for one pass of the layer, of the layer itself with all its experts, and of those read
+    /// for the logits of its output.
     [[nodiscard]] std::int64_t num_parameters() const;
+    [[nodiscard]] std::int64_t num_stored_parameters() const;
     [[nodiscard]] std::int64_t num_head_parameters(const ModelConfig& target) const;
 };
+
+/// Whether a model's folder has a layer for multi-token prediction. False if it cannot be read.
+bool holds_mtp_layer(const std::filesystem::path& model_folder);
 
 /// The method that the folder's draft layer was trained for; "" if it holds none, or cannot be read.
 std::string method_of_draft_layer(const std::filesystem::path& folder);

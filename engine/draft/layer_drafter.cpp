@@ -110,9 +110,10 @@ LayerDrafter::LayerDrafter(const DraftContext& context)
 std::optional<DraftLayerKvKind> LayerDrafter::layer_kv_kind() const {
     const Split& split = layer_.split();
     const ModelConfig& shape = layer_.config().layer;
+    const HeadShape heads = shape.heads(shape.layers.front());
     return DraftLayerKvKind{.kind = kind_,
-                            .num_kv_heads = shape.num_kv_heads,
-                            .head_dim = shape.head_dim,
+                            .num_kv_heads = heads.num_kv_heads,
+                            .head_dim = heads.dim,
                             .first_kv_head = split.first_kv_head,
                             .num_kv_heads_here = split.num_kv_heads,
                             .writes_kv = layer_.writes_kv()};

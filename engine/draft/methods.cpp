@@ -69,8 +69,8 @@ const std::vector<DraftMethod>& draft_methods() {
     };
     static const std::vector<DraftMethod> methods{
         {.name = automatic,
-         .summary = "self, or tokenswift with heads in the model's folder; self-or-sd with a draft model, specinfer "
-                    "with several; with other rules than coupled ngram or sd",
+         .summary = "self, or what the model's folder has for it: mtp or tokenswift; self-or-sd with a draft model, "
+                    "specinfer with several; with other rules than coupled ngram or sd",
          .default_tree = "",
          .make = make_plain_drafter},
         {.name = "ar", .summary = "nothing, plain decoding", .default_tree = "", .make = make_plain_drafter},
@@ -138,6 +138,14 @@ const std::vector<DraftMethod>& draft_methods() {
          .chained_heads = true,
          .copies_target = true,
          .make = make_tokenswift_drafter},
+        {.name = "mtp",
+         .summary = "a tree of the model's own layer for multi-token prediction",
+         .draws = Draws::certain,
+         .form = TreeForm::budgeted,
+         .default_tree = "4x3:8",
+         .part = DraftPart::layer,
+         .own_layer = true,
+         .make = make_eagle_drafter},
         {.name = "eagle",
          .summary = "a tree of a trained draft layer, which continues the model's own hidden states",
          .draws = Draws::certain,

@@ -33,7 +33,7 @@ enum class Draws : std::uint8_t {
 enum class DraftPart : std::uint8_t {
     none,
     language_model,  ///< complete models with the target's vocabulary, in `draft-model` folders
-    layer,           ///< a trained draft layer on the target's hidden states, in a `draft-model` folder
+    layer,           ///< a trained draft layer on the target's hidden states, in a `draft-model` folder, or its own
     heads,           ///< trained heads on the target's hidden states, in a `draft-model` folder or the target's folder
 };
 
@@ -87,8 +87,9 @@ struct DraftMethod {
     /// Its draft passes run the target's own weights, often at a lower precision (`draft-precision`), over a part of
     /// the target's own keys and values (`partial-cache`).
     bool copies_target = false;
-    bool chains_states = false;    ///< its draft layer continues hidden states without the tokens between them
-    bool fixed_shape = false;      ///< `draft-tree = auto` does not apply to it
+    bool chains_states = false;  ///< its draft layer continues hidden states without the tokens between them
+    bool own_layer = false;      ///< its draft layer is the target's for multi-token prediction, in the target's folder
+    bool fixed_shape = false;    ///< `draft-tree = auto` does not apply to it
     bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
     /// Names of two methods: each step drafts with the one that gives more tokens per second (DraftChooser), so only
     /// `coupled` may verify it. Checkpoints hold the state of the first. Empty: this is a method of its own.

@@ -22,12 +22,12 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
     std::vector<std::string> faults;
     const std::string& prefix = numbered.prefix;
     for (const auto& [name, view] : tensors.tensors()) {
-        if (!name.starts_with(prefix)) continue;
+        if (prefix.empty() || !name.starts_with(prefix)) continue;
         std::int64_t number = -1;
         std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
         if (number < numbered.count) continue;
         const std::string prefix_of_item = prefix + std::to_string(number) + ".";
-        if (!numbered.mtp_marker.empty() && tensors.contains(prefix_of_item + numbered.mtp_marker)) continue;
+        if (!numbered.marker.empty() && tensors.contains(prefix_of_item + numbered.marker)) continue;
         faults.push_back(InputError::format(
             view.file, name,
             numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
@@ -128,10 +128,11 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     Weights weights;
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
-    for (std::string& fault : tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
-                                            {tensor_names(config).layers, "layer", "num_hidden_layers",
-                                             config.num_layers, tensor_names(config).mtp_marker},
-                                            tensors))
+    const TensorNames& names = tensor_names(config);
+    const std::string mtp_marker = names.has_numbered_mtp() ? names.mtp.fusion + ".weight" : "";
+    for (std::string& fault :
+         tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
+                       {names.layers, "layer", "num_hidden_layers", config.num_layers, mtp_marker}, tensors))
         faults.push_back(std::move(fault));
     return faults;
 }

@@ -16,11 +16,11 @@ namespace longhaul::engine {
 /// layers beyond the last. Reads no weights.
 std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors);
 
-/// Numbered tensors ("model.layers."), whose count config.json gives in `key`.
+/// Numbered tensors ("model.layers."), whose count config.json gives in `key`. prefix = "": there are none.
 struct NumberedTensors {
-    std::string prefix, what, key;
+    std::string prefix = {}, what = {}, key = {};
     std::int64_t count = 0;
-    std::string mtp_marker = {};  ///< see TensorNames; such layers are not reported
+    std::string marker = {};  ///< items that have a tensor of this name are something else, and not reported
 };
 /// The same for any weight plans. Also reports numbered tensors beyond `count`: a config.json with too small a count
 /// would run and produce nonsense.

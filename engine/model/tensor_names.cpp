@@ -21,7 +21,23 @@ TensorNames with_head_below(TensorNames names) {
     return names;
 }
 
-/// Latent attention, and layers for multi-token prediction as DeepSeek-V3 has them.
+/// Layers for multi-token prediction as DeepSeek-V3 has them.
+TensorNames with_numbered_mtp(TensorNames names) {
+    names.mtp = {
+        .fusion = "eh_proj", .embedding_norm = "enorm", .state_norm = "hnorm", .output_norm = "shared_head.norm"};
+    return names;
+}
+
+/// As Qwen3-Next has them, also in folders with images.
+TensorNames with_mtp(TensorNames names) {
+    names.mtp = {.fusion = "mtp.fc",
+                 .embedding_norm = "mtp.pre_fc_norm_embedding",
+                 .state_norm = "mtp.pre_fc_norm_hidden",
+                 .output_norm = "mtp.norm",
+                 .layers = "mtp.layers."};
+    return names;
+}
+
 TensorNames latent() {
     TensorNames names;
     names.query_down = "self_attn.q_a_proj";
@@ -30,13 +46,6 @@ TensorNames latent() {
     names.kv_down = "self_attn.kv_a_proj_with_mqa";
     names.kv_norm = "self_attn.kv_a_layernorm";
     names.kv_up = "self_attn.kv_b_proj";
-    names.mtp_marker = "eh_proj.weight";
-    return names;
-}
-
-TensorNames glm4_moe() {
-    TensorNames names;
-    names.mtp_marker = "eh_proj.weight";
     return names;
 }
 
@@ -140,14 +149,14 @@ TensorNames opt() {
 
 const TensorNames& tensor_names(const ModelConfig& config) {
     static const std::string with_images = "model.language_model.";
-    static const TensorNames llama, of_latent = latent();
+    static const TensorNames llama, of_latent = with_numbered_mtp(latent());
     static const std::map<std::string, TensorNames> by_type = {
         {"gemma3", with_head_below(gemma3())},
         {"gemma3_text", gemma3()},
         {"gemma4", gemma4(with_images)},
         {"gemma4_text", gemma4("model.")},
         {"glm4", glm4()},
-        {"glm4_moe", glm4_moe()},
+        {"glm4_moe", with_numbered_mtp({})},
         {"gpt_oss", gpt_oss()},
         {"minimax_m2", mixtral()},
         {"mistral3", with_head_below({})},
@@ -157,14 +166,26 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"opt", opt()},
         {"phi3", phi3()},
         {"qwen2_moe", qwen_moe()},
-        {"qwen3_5", decoder_below(with_images, {})},
-        {"qwen3_5_moe", decoder_below(with_images, qwen_moe())},
-        {"qwen3_5_moe_text", qwen_moe()},
-        {"qwen3_next", qwen_moe()},
+        {"qwen3_5", with_mtp(decoder_below(with_images, {}))},
+        {"qwen3_5_moe", with_mtp(decoder_below(with_images, qwen_moe()))},
+        {"qwen3_5_moe_text", with_mtp(qwen_moe())},
+        {"qwen3_5_text", with_mtp({})},
+        {"qwen3_next", with_mtp(qwen_moe())},
     };
     if (config.has_latent_attention()) return of_latent;
     const auto found = by_type.find(config.model_type);
     return found == by_type.end() ? llama : found->second;
+}
+
+MtpNames mtp_names(const ModelConfig& config) {
+    const TensorNames& names = tensor_names(config);
+    if (!names.has_numbered_mtp()) return names.mtp;
+    MtpNames whole{.layers = names.layers, .number = config.num_layers};
+    whole.fusion = whole.layer() + names.mtp.fusion;
+    whole.embedding_norm = whole.layer() + names.mtp.embedding_norm;
+    whole.state_norm = whole.layer() + names.mtp.state_norm;
+    whole.output_norm = whole.layer() + names.mtp.output_norm;
+    return whole;
 }
 
 }  // namespace longhaul::engine

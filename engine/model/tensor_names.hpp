@@ -2,12 +2,26 @@
 // folders.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/model/config.hpp"
 
 namespace longhaul::engine {
+
+/// A decoder layer beside a model's own, trained to predict the token after the next (multi-token prediction, MTP;
+/// arXiv 2412.19437 section 2.2). Names without ".weight".
+struct MtpNames {
+    std::string fusion = "";          ///< on [embedding, state], both normed; "": the family has no such layer
+    std::string embedding_norm = "";  ///< of the token
+    std::string state_norm = "";      ///< of the model's hidden state, or of the layer's own last output
+    std::string output_norm = "";     ///< before the model's head
+    std::string layers = "";          ///< prefix of the decoder layer's tensors, before its number
+    std::int64_t number = 0;
+
+    [[nodiscard]] std::string layer() const { return layers + std::to_string(number) + "."; }
+};
 
 /// Names without ".weight" or ".bias". Names below `layers` are prefixed with it and the layer number. The defaults are
 /// those of Llama, and those that most architectures with the same part use; "": there is no such tensor.
@@ -49,10 +63,15 @@ struct TensorNames {
     std::string layer_embedding = "", layer_projection = "", layer_projection_norm = "";
     std::string embedding_gate = "", embedding_output = "", embedding_out_norm = "";
 
-    std::string mtp_marker = "";  ///< a tensor that only layers for multi-token prediction (MTP) have
+    MtpNames
+        mtp{};  ///< of the layer for multi-token prediction; `layers` = "": all are in one more layer behind the last
+    [[nodiscard]] bool has_numbered_mtp() const { return !mtp.fusion.empty() && mtp.layers.empty(); }
 };
 
 /// Names of a model's tensors, which depend on its model_type.
 const TensorNames& tensor_names(const ModelConfig& config);
+
+/// Whole names of the tensors of its layer for multi-token prediction, the first if it has several.
+MtpNames mtp_names(const ModelConfig& config);
 
 }  // namespace longhaul::engine

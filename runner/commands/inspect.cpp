@@ -182,6 +182,7 @@ Json describe_model(const fs::path& folder) {
     describe_shape(config, json);
     if (config.has_experts()) json["experts"] = describe_experts(config);
     json["tied_embeddings"] = config.tied_embeddings;
+    if (engine::holds_mtp_layer(folder)) json["mtp_layer"] = true;
     json["context"] = config.max_positions;
     json["eos_ids"] = config.eos_ids;
     if (config.learned_positions) {

@@ -115,7 +115,8 @@ engine::DraftMethodRef chosen_method(const Settings& settings) {
     const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
     if (settings.draft_model.empty()) {
         if (!settings.is_coupled()) return "ngram";
-        return chooses && engine::holds_chained_heads(settings.model) ? "tokenswift" : "self";
+        if (chooses && engine::holds_chained_heads(settings.model)) return "tokenswift";
+        return engine::holds_mtp_layer(settings.model) ? "mtp" : "self";
     }
     if (settings.draft_model.size() > 1) return "specinfer";
     const std::string of_layer = engine::method_of_draft_layer(settings.draft_model.front());
@@ -470,7 +471,8 @@ DraftFolders draft_folders(const Settings& settings) {
     folders.target_copy = settings.draft->copies_target;
     if (settings.draft->has_ngrams) folders.corpus = settings.draft_corpus;
     if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;
-    if (settings.draft->part == engine::DraftPart::layer) folders.layer = settings.draft_model.front();
+    if (settings.draft->part == engine::DraftPart::layer)
+        folders.layer = settings.draft->own_layer ? settings.model : settings.draft_model.front();
     if (settings.draft->part == engine::DraftPart::heads)
         folders.heads = settings.draft_model.empty() ? settings.model : settings.draft_model.front();
     return folders;

@@ -54,7 +54,7 @@ engine::DraftLayer::Parallel layer_parallel(const Settings& settings, const std:
                                             const engine::ModelConfig& target) {
     const auto config = engine::DraftLayerConfig::load(folder, target, *settings.draft);
     const std::int64_t head = config.has_own_head() ? config.num_head_parameters(target) : 0;
-    return is_sharded(settings, folder, config.layer, config.num_parameters() + head)
+    return is_sharded(settings, folder, config.layer, config.num_stored_parameters() + head)
                ? engine::DraftLayer::Parallel::sharded
                : engine::DraftLayer::Parallel::replicated;
 }

@@ -114,8 +114,8 @@ inline std::map<std::vector<std::int32_t>, float> paths_of(const std::vector<std
     return paths;
 }
 
-/// drafts.json of a folder of tests/data (parity/README.md there), computed by PyTorch; the target, which has read the
-/// golden's text except its last token; and the layer.
+/// drafts.json of a folder of tests/data (parity/README.md there), computed by PyTorch; the target, a folder of
+/// parity or the same one, which has read the golden's text except its last token; and the layer.
 class LayerGolden {
   public:
     LayerGolden(const std::string& name, const char* method)
@@ -124,10 +124,9 @@ class LayerGolden {
           tokens(json["tokens"].get<std::vector<std::int32_t>>()),
           device(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1)),
           group(make_local_group()),
-          model(Model::load(std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / json["target"].get<std::string>(),
-                            Precision::fp32, *device, *group)),
+          model(Model::load(target_folder(), Precision::fp32, *device, *group)),
           layer(folder, *model, find_draft_method(method)),
-          pool_(*device, model->kv_layout(), std::int64_t{1} << 30),
+          pool_(*device, model->kv_layouts(), std::int64_t{1} << 30),
           layer_pool_(*device, layer.kv_layout(), std::int64_t{1} << 30),
           kv(pool_),
           layer_kv(layer_pool_) {
@@ -145,6 +144,10 @@ class LayerGolden {
     }
 
     [[nodiscard]] std::int64_t size() const { return std::ssize(tokens); }
+    [[nodiscard]] std::filesystem::path target_folder() const {
+        if (!json.contains("target")) return folder;
+        return std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / json["target"].get<std::string>();
+    }
 
     /// The layer's output for the last pair of the text, after all pairs before it.
     [[nodiscard]] HiddenStates first_state() {
@@ -173,6 +176,18 @@ class LayerGolden {
             ASSERT_NEAR(got[token], expected[i], 1e-4 * (*high - *low)) << "step " << step << ", token " << token;
         }
         EXPECT_EQ(std::count(got.begin(), got.end(), absent_logit), std::ssize(got) - std::ssize(expected));
+    }
+
+    /// Logits of the golden's chain, whose steps read the layer's own outputs.
+    void expect_chain() {
+        HiddenStates state = first_state();
+        const auto chain = json["chain"].get<std::vector<std::int32_t>>();
+        const KvView view = layer_kv.view();
+        for (std::size_t step = 0; step < json["logits"].size(); ++step) {
+            expect_logits(state, step);
+            const ForwardRow next = text_row(chain[step], size() - 1 + static_cast<std::int64_t>(step));
+            state = layer.forward(std::span(&next, 1), std::span(&view, 1), state);
+        }
     }
 
     /// The drafter, and its sequence that has observed the text.
@@ -220,7 +235,8 @@ class LayerGolden {
     DraftLayer layer;
 
   private:
-    PagePool pool_, layer_pool_;
+    KvPool pool_;
+    PagePool layer_pool_;
 
   public:
     KvSequence kv, layer_kv;

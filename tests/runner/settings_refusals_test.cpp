@@ -248,6 +248,30 @@ TEST(Settings, AModelWithChainedHeadsDraftsWithThem) {
     EXPECT_EQ(chosen(R"({"medusa_heads": 3})", {{"verify", "recursive", ""}}), "ngram");
 }
 
+TEST(Settings, AModelsOwnLayerDraftsWhereNothingElseIsAskedFor) {
+    const std::string model = LONGHAUL_TEST_DATA "/mtp/qwen3-next";
+    const auto chosen = [&](std::vector<Assignment> keys) {
+        keys.push_back({"model", model, ""});
+        return parse_settings(whole_job, keys, "/jobs/j.cfg");
+    };
+    EXPECT_EQ(chosen({}).draft->name, "mtp");
+    EXPECT_EQ(draft_folders(chosen({})).layer, model);
+    EXPECT_EQ(chosen({{"draft-tree", "4x3:8", ""}}).draft->name, "mtp");
+    EXPECT_EQ(chosen({{"verify", "recursive", ""}}).draft->name, "ngram");
+    EXPECT_EQ(chosen({{"draft", "self", ""}}).draft->name, "self");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}).draft->name, "self-or-sd");
+    try {
+        chosen({{"draft", "mtp", ""}, {"draft-model", "/d", ""}});
+        FAIL();
+    } catch (const UsageError& error) {
+        EXPECT_NE(
+            std::string(error.what())
+                .find("draft-model: expected no draft model with draft = mtp, got '/d'; this draft method needs none"),
+            std::string::npos)
+            << error.what();
+    }
+}
+
 TEST(Settings, ADraftLayerDraftsWithItsMethodAndIsNoModel) {
     const std::filesystem::path demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path();
     for (const std::string method : {"eagle", "lyanna"}) {
@@ -318,8 +342,8 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled, multi-round or k-seq with draft = spectr, got recursive, which needs drafts drawn "
-         "without replacement or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, "
-         "lyanna, triforce, replay)" +
+         "without replacement or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, mtp, "
+         "eagle, lyanna, triforce, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled or multi-round with draft = specinfer, got k-seq, which needs independent drafts of "
