@@ -144,6 +144,16 @@ std::vector<std::string> draft_layer_faults(const std::filesystem::path& folder,
     return faults_of(DraftLayerConfig::load(folder, target, method), SafetensorsFolder::open(folder));
 }
 
+bool holds_mtp_layer(const std::filesystem::path& model_folder) {
+    try {
+        const ModelConfig target = ModelConfig::load(model_folder);
+        return !mtp_names(target).fusion.empty() &&
+               draft_layer_faults(model_folder, target, find_draft_method("mtp")).empty();
+    } catch (const std::exception&) {
+        return false;
+    }
+}
+
 std::uint64_t draft_layer_fingerprint(const std::filesystem::path& folder, const ModelConfig& target,
                                       const DraftMethod& method) {
     return fingerprint_of(DraftLayerConfig::load(folder, target, method), SafetensorsFolder::open(folder));
@@ -179,8 +189,9 @@ DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const
     FolderSource source(tensors);
     load(source);
     for (const std::string& name : source.bad_tensors())
-        throw InputError(tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity",
-                         "download or train the layer again");
+        throw InputError(
+            tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity",
+            config_.is_targets_own() ? "draft = self drafts without this layer" : "download or train the layer again");
     fingerprint_ = fingerprint_of(config_, tensors);
 }
 

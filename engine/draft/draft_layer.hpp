@@ -49,6 +49,9 @@ namespace longhaul::engine {
 std::vector<std::string> draft_layer_faults(const std::filesystem::path& folder, const ModelConfig& target,
                                             const DraftMethod& method);
 
+/// Whether a model's folder has a layer for multi-token prediction that can draft, judged without reading weights.
+bool holds_mtp_layer(const std::filesystem::path& model_folder);
+
 /// Fingerprint that identifies the layer in `folder`. Throws InputError.
 std::uint64_t draft_layer_fingerprint(const std::filesystem::path& folder, const ModelConfig& target,
                                       const DraftMethod& method);

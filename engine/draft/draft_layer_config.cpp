@@ -135,7 +135,7 @@ DraftLayerConfig own_layer_of(const std::filesystem::path& folder, const ModelCo
     DraftLayerConfig config;
     config.file = (folder / "config.json").string();
     config.mtp = mtp_names(target);
-    constexpr const char* instead = "draft = auto drafts without one";
+    constexpr const char* instead = "draft = self drafts without one";
     if (!config.is_targets_own())
         throw InputError(config.file, "model_type", "a model with a layer for multi-token prediction with draft = mtp",
                          describe(Json(target.model_type)), instead);
@@ -222,17 +222,6 @@ std::int64_t DraftLayerConfig::num_parameters() const {
 
 std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) const {
     return has_own_head() ? layer.vocab_size * layer.hidden_size : target.vocab_size * target.embedding_width();
-}
-
-bool holds_mtp_layer(const std::filesystem::path& model_folder) {
-    try {
-        const MtpNames names = mtp_names(ModelConfig::load(model_folder));
-        if (names.fusion.empty()) return false;
-        const SafetensorsFolder tensors = SafetensorsFolder::open(model_folder);
-        return tensors.contains(names.fusion + ".weight") && tensors.contains(names.output_norm + ".weight");
-    } catch (const std::exception&) {
-        return false;
-    }
 }
 
 std::string method_of_draft_layer(const std::filesystem::path& folder) {

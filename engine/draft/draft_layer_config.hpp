@@ -46,9 +46,6 @@ struct DraftLayerConfig {
     [[nodiscard]] std::int64_t num_head_parameters(const ModelConfig& target) const;
 };
 
-/// Whether a model's folder has a layer for multi-token prediction. False if it cannot be read.
-bool holds_mtp_layer(const std::filesystem::path& model_folder);
-
 /// The method that the folder's draft layer was trained for; "" if it holds none, or cannot be read.
 std::string method_of_draft_layer(const std::filesystem::path& folder);
 

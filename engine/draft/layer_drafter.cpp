@@ -33,9 +33,24 @@ KvSequence* LayerSequence::restore_layer_kv(std::int64_t first, std::int64_t end
     return kv_.get();
 }
 
+/// Row 0 of `states`, `count` times.
+static HiddenStates repeated(kernels::Device& device, const HiddenStates& states, std::int64_t count) {
+    HiddenStates rows = states.another(count);
+    device.gather(states.data(), std::vector<std::int32_t>(static_cast<std::size_t>(count), 0), states.width(),
+                  rows.data());
+    return rows;
+}
+
+bool LayerSequence::is_small_gap(std::int64_t first) const {
+    constexpr std::int64_t max_gap = 64;
+    return !one_text_ && kv_->committed() > 0 && first > known() && first - known() <= max_gap;
+}
+
 void LayerSequence::keep(std::int64_t first, HiddenStates states) {
     if (num_pending_ == 0 && first >= origin_ && first <= known()) {
         kv_->set_committed(first - origin_);
+    } else if (is_small_gap(first)) {
+        keep(known(), repeated(pool_.device(), states, first - known()));
     } else if (first != known()) {
         restart(first);
     }
@@ -114,8 +129,8 @@ std::optional<DraftLayerKvKind> LayerDrafter::layer_kv_kind() const {
     return DraftLayerKvKind{.kind = kind_,
                             .num_kv_heads = heads.num_kv_heads,
                             .head_dim = heads.dim,
-                            .first_kv_head = split.first_kv_head,
-                            .num_kv_heads_here = split.num_kv_heads,
+                            .first_kv_head = split.first_kv_head_of(heads),
+                            .num_kv_heads_here = split.kv_heads(heads),
                             .writes_kv = layer_.writes_kv()};
 }
 

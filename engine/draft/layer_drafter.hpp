@@ -4,7 +4,8 @@
 // Keys and values of committed positions come from the target's states, tapped from its passes; those of drafts are in
 // scratch slots and are dropped. Pair p, the state at position p and the token at p + 1, is at position p: one behind
 // the text. Unlike a language model's, keys and values cannot be computed from tokens without the target, so
-// checkpoints hold them. After a resume the target computes the states of the pairs behind them again (missing_states).
+// checkpoints hold them. After a resume the target computes the states of the pairs behind them again (missing_states),
+// if it can go back to them.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +59,9 @@ class LayerSequence : public SequenceDrafter {
     [[nodiscard]] bool one_text() const { return one_text_; }
 
     /// Keeps the states of the pairs from position `first` on, until they are computed. Pairs from there on that it had
-    /// are replaced. What came before is forgotten if there is a gap, or if drafting pauses for so long that reading it
-    /// all would cost more than it gains.
+    /// are replaced. If a few pairs before them are missing, as after a resume of a text whose target cannot go back to
+    /// them, they get the first of these states: forgetting all that came before would cost more. It is forgotten if
+    /// the gap is greater, or if drafting pauses for so long that reading it all would cost more than it gains.
     void keep(std::int64_t first, HiddenStates states);
     /// Adds the rows of the first `count` pending pairs to a pass, whose sequence `index` this one is.
     void add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
@@ -77,6 +79,7 @@ class LayerSequence : public SequenceDrafter {
 
   private:
     void restart(std::int64_t origin);
+    [[nodiscard]] bool is_small_gap(std::int64_t first) const;
 
     PagePool& pool_;
     std::string kind_;

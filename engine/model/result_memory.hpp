@@ -93,6 +93,15 @@ class HiddenStates {
         if (num_rows > 0) memory_ = PooledBuffer(pool, num_rows * width * sizeof(float));
     }
 
+    /// Others of the same width and memory, with unspecified contents.
+    [[nodiscard]] HiddenStates another(std::int64_t num_rows) const {
+        HiddenStates states;
+        states.num_rows_ = num_rows;
+        states.width_ = width_;
+        if (num_rows > 0) states.memory_ = memory_.another(num_rows * width_ * sizeof(float));
+        return states;
+    }
+
     [[nodiscard]] float* data() const { return memory_.floats(); }
     [[nodiscard]] std::int64_t num_rows() const { return num_rows_; }
     [[nodiscard]] std::int64_t width() const { return width_; }

@@ -68,10 +68,12 @@ void Replica::State::restore(Sequence& sequence, const Admission& admission) {
     }
     if (options.scoring) return;
     if (admission.restored) restore_layer_kv(sequence);
-    // Hidden states that no checkpoint holds come from rows that the target recomputes.
+    // Hidden states that no checkpoint holds come from rows that the target recomputes. Where that means all rows,
+    // since windows and states of linear attention reach back for none, drafts do without unless they decide the text.
     const std::int64_t last = sequence.num_tokens() - 1 - sequence.drafter->missing_states(sequence.tokens);
-    if (sequence.kv->committed() > last) {
-        sequence.kv->set_committed(last >= sequence.min_committed ? last : 0);
+    const bool goes_back = last >= sequence.min_committed;
+    if (sequence.kv->committed() > last && (goes_back || !is_coupled())) {
+        sequence.kv->set_committed(goes_back ? last : 0);
         sequence.saved_kv = std::min(sequence.saved_kv, sequence.kv->committed());
     }
 }

@@ -10,6 +10,7 @@
 
 #include "engine/checkpoint/commit.hpp"
 #include "engine/checkpoint/identity.hpp"
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_layer_config.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/error.hpp"

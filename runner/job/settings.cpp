@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_layer_config.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/draft/methods.hpp"
@@ -110,13 +111,24 @@ void read_place(Settings& settings, const std::vector<Assignment>& place, const 
     });
 }
 
+/// Whether the model's own layer drafts for a job that names no method: its folder has one that can be used, and no key
+/// asks for what only `self` does. An adapter changes the states that the layer was trained on.
+bool drafts_with_own_layer(const Settings& settings) {
+    const Settings defaults;
+    const bool asks_for_self =
+        !settings.draft_corpus.empty() || settings.draft_temperature != defaults.draft_temperature ||
+        std::any_of(key_table().begin(), key_table().end(),
+                    [&](const Key& key) { return key.of_copies && key.get(settings) != key.get(defaults); });
+    return !asks_for_self && settings.adapter.empty() && engine::holds_mtp_layer(settings.model);
+}
+
 /// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
 engine::DraftMethodRef chosen_method(const Settings& settings) {
     const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
     if (settings.draft_model.empty()) {
         if (!settings.is_coupled()) return "ngram";
         if (chooses && engine::holds_chained_heads(settings.model)) return "tokenswift";
-        return engine::holds_mtp_layer(settings.model) ? "mtp" : "self";
+        return drafts_with_own_layer(settings) ? "mtp" : "self";
     }
     if (settings.draft_model.size() > 1) return "specinfer";
     const std::string of_layer = engine::method_of_draft_layer(settings.draft_model.front());

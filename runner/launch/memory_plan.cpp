@@ -128,6 +128,12 @@ class FittingChanges {
         }
         if (draft_folders(settings_).target_copy && draft_copy_precision(settings_))
             try_out("draft-precision = same", [](Settings& s) { s.draft_precision = "same"; });
+        if (settings_.draft->own_layer) {
+            try_out("draft = self with draft-precision = same", [](Settings& s) {
+                s.draft = "self";
+                s.draft_precision = "same";
+            });
+        }
         for (std::int64_t ranks = 2 * settings_.tensor_parallel; ranks <= 8; ranks *= 2) {
             const auto change = [&](Settings& s) { s.tensor_parallel = ranks; };
             if (try_out("tensor-parallel = " + std::to_string(ranks) + " with a device for each rank", change)) break;

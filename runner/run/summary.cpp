@@ -25,7 +25,8 @@ std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outco
     // Of a wide tree few nodes can be accepted; with draft-tree = auto few target calls have drafts.
     const std::int64_t tried = std::min(outcome.drafted, outcome.target_calls);
     if (!trained || outcome.drafted < enough || ratio(outcome.accepted, tried) > nearly_none) return "";
-    return ", nearly none: were they trained for this model?";
+    return settings.draft->own_layer ? ", nearly none: was its layer trained with this model? draft = self does without"
+                                     : ", nearly none: were they trained for this model?";
 }
 
 }  // namespace

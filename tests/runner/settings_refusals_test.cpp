@@ -259,6 +259,13 @@ TEST(Settings, AModelsOwnLayerDraftsWhereNothingElseIsAskedFor) {
     EXPECT_EQ(chosen({{"draft-tree", "4x3:8", ""}}).draft->name, "mtp");
     EXPECT_EQ(chosen({{"verify", "recursive", ""}}).draft->name, "ngram");
     EXPECT_EQ(chosen({{"draft", "self", ""}}).draft->name, "self");
+    for (const auto& [key, value] : std::vector<std::pair<const char*, const char*>>{
+             {"draft-precision", "same"}, {"partial-cache", "512"}, {"draft-temperature", "1"}, {"adapter", "/a"}})
+        EXPECT_EQ(chosen({{key, value, ""}}).draft->name, "self") << key;
+    EXPECT_EQ(
+        parse_settings(whole_job, {{"model", LONGHAUL_TEST_DATA "/parity/glm4-moe", ""}}, "/jobs/j.cfg").draft->name,
+        "self")
+        << "only a part of the layer is there";
     EXPECT_EQ(chosen({{"draft-model", "/d", ""}}).draft->name, "self-or-sd");
     try {
         chosen({{"draft", "mtp", ""}, {"draft-model", "/d", ""}});
