@@ -13,11 +13,12 @@ namespace longhaul::engine {
 struct GenerationOptions {
     std::int64_t max_tokens = 1;  ///< >= 1
     std::uint64_t seed = 1;
-    SamplingParams sampling{};                ///< without dry_breakers, which each replica makes from the texts below
+    SamplingParams sampling{};                ///< without what the replica sets
     std::vector<std::string> dry_breakers{};  ///< sequence breakers of DRY
-    std::vector<std::int32_t> eos_ids{};      ///< empty with ignore_eos
-    std::vector<std::string> stop{};          ///< stop strings: each ends the item
-    std::int64_t stop_loops = 0;              ///< length of a loop that ends the item (loop_detector.hpp); 0: off
+    std::vector<std::int32_t> eos_ids{};      ///< tokens that end the item
+    std::vector<TokenBias> logit_bias{};
+    std::vector<std::string> stop{};  ///< stop strings: each ends the item
+    std::int64_t stop_loops = 0;      ///< length of a loop that ends the item (loop_detector.hpp); 0: off
     std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
 };
 

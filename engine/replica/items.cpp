@@ -53,7 +53,9 @@ std::unique_ptr<Sequence> Replica::State::make_sequence(Admission& admission) {
     sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->sampling = wanted.sampling;
-    sequence->sampling.output.prompt_tokens = sequence->prompt_size();
+    sequence->sampling.prompt_tokens = sequence->prompt_size();
+    sequence->sampling.ends = wanted.eos_ids;
+    sequence->sampling.biases = wanted.logit_bias;
     if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
     sequence->sampling.dry_breakers = sequence->dry_breakers.get();
     sequence->kv = std::make_shared<KvSequence>(pool);
@@ -75,7 +77,9 @@ void Replica::State::watch_for_ends(Sequence& sequence) const {
     const GenerationOptions& wanted = *sequence.item.options;
     if (!wanted.stop.empty()) {
         sequence.stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence.item.prompt);
-        for (const std::int32_t token : sequence.output()) sequence.stop_text->push(token);
+        std::int64_t count = 0;
+        for (const std::int32_t token : sequence.output())
+            sequence.stop_text->push(token, ++count >= wanted.sampling.min_tokens);
     }
     if (wanted.stop_loops > 0) {
         sequence.loops.emplace(wanted.stop_loops);

@@ -23,9 +23,10 @@ bool StopText::cut_at_stop(const std::string& text, std::size_t from) {
     return true;
 }
 
-bool StopText::push(std::int32_t token) {
+bool StopText::push(std::int32_t token, bool may_stop) {
     const std::size_t from = text_.size();
     text_ += detokenizer_.push(token);
+    if (!may_stop) return false;
     if (cut_at_stop(text_, from)) return true;
     const std::string held = Detokenizer(detokenizer_).finish();
     // An incomplete character decodes to U+FFFD for now; later tokens will complete it.

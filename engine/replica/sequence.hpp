@@ -26,8 +26,8 @@ class StopText {
     StopText(const Tokenizer& tokenizer, const std::vector<std::string>& stops, std::span<const std::int32_t> prompt);
 
     /// Appends a token. True if the text now contains a stop string, possibly in bytes that the detokenizer still holds
-    /// back.
-    bool push(std::int32_t token);
+    /// back. `may_stop`: false if a stop string that the text ends with does not count.
+    bool push(std::int32_t token, bool may_stop = true);
 
     /// The text including held-back bytes. Call after the last push.
     std::string take();

@@ -45,6 +45,7 @@ void fields(Archive& archive, GenerationOptions& options) {
     archive(options.sampling);
     list(archive, options.dry_breakers);
     archive(options.eos_ids);
+    archive(options.logit_bias);
     list(archive, options.stop);
     archive(options.stop_loops);
     archive(options.logprobs);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace longhaul::engine {
 
@@ -20,11 +21,17 @@ struct DryParams {
 /// Penalties of OpenAI's API: `presence` + `frequency` x count is subtracted from the logit of each token that occurs
 /// in the output, the node's path included, the prompt not.
 struct OutputPenalties {
-    double presence = 0;             ///< 0: off
-    double frequency = 0;            ///< 0: off
-    std::int64_t prompt_tokens = 0;  ///< of the sequence; set by the replica
+    double presence = 0;   ///< 0: off
+    double frequency = 0;  ///< 0: off
 
     [[nodiscard]] bool is_on() const { return presence != 0 || frequency != 0; }
+};
+
+/// Added to the logit of a token, before all penalties.
+struct TokenBias {
+    std::int32_t token = 0;
+    float bias = 0;
+    friend bool operator==(const TokenBias&, const TokenBias&) = default;
 };
 
 struct SamplingParams {
@@ -36,9 +43,15 @@ struct SamplingParams {
     double repetition_penalty = 1.0;     ///< θ; 1: off
     std::int64_t penalty_window = 1024;  ///< W: the penalty sees the last W tokens of a node's context
     OutputPenalties output{};
-    std::int64_t min_keep = 1;  ///< each filter keeps at least this many tokens
+    std::int64_t min_tokens = 0;  ///< none of `ends` is chosen before the output has so many tokens
+    std::int64_t min_keep = 1;    ///< each filter keeps at least this many tokens
     DryParams dry{};
-    const DryBreakers* dry_breakers = nullptr;  ///< set by the replica, which owns them; null: none
+
+    // Of the sequence; set by the replica, which owns what they refer to.
+    std::int64_t prompt_tokens = 0;
+    const DryBreakers* dry_breakers = nullptr;  ///< null: none
+    std::span<const std::int32_t> ends{};       ///< tokens that end it
+    std::span<const TokenBias> biases{};
 };
 
 }  // namespace longhaul::engine

@@ -44,6 +44,16 @@ void LogitsPipeline::for_penalised(const NodeContext& context, Take take) {
     for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size()))) take_once(token);
 }
 
+void LogitsPipeline::add_biases(const NodeContext& context) {
+    const auto add = [&](std::int32_t token, float bias) {
+        if (token >= 0 && static_cast<std::size_t>(token) < logits_.size())
+            logits_[static_cast<std::size_t>(token)] += bias;
+    };
+    for (const TokenBias& of : params_.biases) add(of.token, of.bias);
+    if (std::ssize(context.sequence) + std::ssize(context.path) >= params_.prompt_tokens + params_.min_tokens) return;
+    for (const std::int32_t token : params_.ends) add(token, -std::numeric_limits<float>::infinity());
+}
+
 void LogitsPipeline::penalise(const NodeContext& context) {
     const auto theta = static_cast<float>(params_.repetition_penalty);
     for_penalised(context, [&](std::int32_t token) {
@@ -56,7 +66,7 @@ void LogitsPipeline::penalise(const NodeContext& context) {
 void LogitsPipeline::penalise_output(const NodeContext& context) {
     const OutputPenalties& penalties = params_.output;
     if (!penalties.is_on()) return;
-    const auto prompt = static_cast<std::size_t>(penalties.prompt_tokens);
+    const auto prompt = static_cast<std::size_t>(params_.prompt_tokens);
     const auto output = context.sequence.subspan(std::min(prompt, context.sequence.size()));
     output_counts_.each(output, context.path, [&](std::int32_t token, std::int32_t count) {
         logits_[static_cast<std::size_t>(token)] -=
@@ -289,6 +299,7 @@ void LogitsPipeline::take_by_min_p() {
 const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context, bool with_q) {
     const kernels::FlushDenormals flush;
     take(logits);
+    add_biases(context);
     penalise(context);
     penalise_output(context);
     penalise_repeats(context);

@@ -1,7 +1,7 @@
-// Logits pipeline (ALGORITHMS.md section 1): turns logits into the next-token distribution by repetition penalty,
-// presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied to the
-// renormalized output of the one before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order
-// without libm: the same bits on every machine.
+// Logits pipeline (ALGORITHMS.md section 1): turns logits into the next-token distribution by biases, repetition
+// penalty, presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied
+// to the renormalized output of the one before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed
+// order without libm: the same bits on every machine.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,11 @@ class LogitsPipeline {
     /// probabilities are needed (the coupled rule does not need them). The result is valid until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// Whether a device can choose tokens with these parameters: a Choice has no DRY and no penalties of the output.
-    [[nodiscard]] static bool fits_device(const SamplingParams& params) {
-        return !params.dry.is_on() && !params.output.is_on();
+    /// Whether a device can choose tokens with these parameters, for a sequence of `num_tokens` tokens: a Choice has no
+    /// DRY, no biases and no penalties of the output.
+    [[nodiscard]] static bool fits_device(const SamplingParams& params, std::int64_t num_tokens) {
+        return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() &&
+               num_tokens - params.prompt_tokens >= params.min_tokens;
     }
 
     /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose,
@@ -54,6 +56,7 @@ class LogitsPipeline {
     /// Calls take(token) once for each token that the context penalises.
     template <typename Take>
     void for_penalised(const NodeContext& context, Take take);
+    void add_biases(const NodeContext& context);
     void penalise(const NodeContext& context);
     void penalise_output(const NodeContext& context);
     void penalise_repeats(const NodeContext& context);

@@ -68,7 +68,7 @@ std::vector<BatchVerifier::NodeDecisions> BatchVerifier::decide_on_device(std::s
 
 /// Whether a device may decide the tree.
 static bool fits_device(const TreeToVerify& asked) {
-    return asked.forced.empty() && LogitsPipeline::fits_device(*asked.sampling);
+    return asked.forced.empty() && LogitsPipeline::fits_device(*asked.sampling, std::ssize(asked.context));
 }
 
 /// Calls tell(node, choice) for every node of a tree, with the choice for the node's logits row. Does nothing for trees

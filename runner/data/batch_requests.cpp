@@ -34,14 +34,16 @@ const std::map<std::string, std::string>& key_fields() {
                                                            {"repetition_penalty", "repetition-penalty"},
                                                            {"presence_penalty", "presence-penalty"},
                                                            {"frequency_penalty", "frequency-penalty"},
-                                                           {"ignore_eos", "ignore-eos"}};
+                                                           {"ignore_eos", "ignore-eos"},
+                                                           {"min_tokens", "min-tokens"},
+                                                           {"stop_token_ids", "stop-token-ids"},
+                                                           {"logit_bias", "logit-bias"}};
     return fields;
 }
 
 /// Fields that do what this program does only with one value, their default.
 const std::map<std::string, Json>& neutral_values() {
     static const std::map<std::string, Json> values{{"stream", false},
-                                                    {"logit_bias", Json::object()},
                                                     {"best_of", 1},
                                                     {"echo", false},
                                                     {"suffix", ""},
@@ -51,8 +53,6 @@ const std::map<std::string, Json>& neutral_values() {
                                                     {"function_call", "none"},
                                                     {"response_format", {{"type", "text"}}},
                                                     {"modalities", {"text"}},
-                                                    {"min_tokens", 0},
-                                                    {"stop_token_ids", Json::array()},
                                                     {"bad_words", Json::array()},
                                                     {"include_stop_str_in_output", false},
                                                     {"skip_special_tokens", true},

@@ -12,16 +12,19 @@ namespace {
 
 using engine::Json;
 
-enum class Type { number, boolean, text };
+enum class Type { number, numbers, by_number, boolean, text };
 
 /// The keys that an item may set, in the order of --help.
 const std::vector<std::pair<std::string, Type>>& item_keys() {
     static const std::vector<std::pair<std::string, Type>> keys{{"seed", Type::number},
                                                                 {"max-tokens", Type::number},
+                                                                {"min-tokens", Type::number},
                                                                 {"ignore-eos", Type::boolean},
                                                                 {"stop", Type::text},
+                                                                {"stop-token-ids", Type::numbers},
                                                                 {"stop-loops", Type::number},
                                                                 {"logprobs", Type::number},
+                                                                {"logit-bias", Type::by_number},
                                                                 {"temperature", Type::number},
                                                                 {"top-k", Type::number},
                                                                 {"top-p", Type::number},
@@ -59,6 +62,7 @@ Type type_of_key(const std::string& key, const std::string& where) {
 std::string value_text(const Json& value, Type type, const std::string& where, const std::string& field) {
     if (type == Type::boolean && value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (type == Type::text && value.is_string()) return quote_text(value.get<std::string>());
+    type = type == Type::text || type == Type::boolean ? type : Type::number;
     if (type == Type::number && value.is_number_unsigned()) return std::to_string(value.get<std::uint64_t>());
     if (type == Type::number && value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
     if (type == Type::number && value.is_number()) return format_number(value.get<double>());
@@ -66,13 +70,29 @@ std::string value_text(const Json& value, Type type, const std::string& where, c
     throw InputError(where, field, expected, engine::describe(value));
 }
 
-void set_value(Settings& settings, const std::string& key, Type type, const Json& value, const std::string& where,
-               const std::string& field) {
-    const std::string text = value_text(value, type, where, field);
+/// `text`: the value as a job file would write it.
+void set_text(Settings& settings, const std::string& key, const std::string& text, const Json& value,
+              const std::string& where, const std::string& field) {
     try {
         find_key(key)->set(settings, text, {});
     } catch (const BadValue& bad) {
         throw InputError(where, field, bad.expected, engine::describe(value), bad.fix);
+    }
+}
+
+void set_value(Settings& settings, const std::string& key, Type type, const Json& value, const std::string& where,
+               const std::string& field) {
+    set_text(settings, key, value_text(value, type, where, field), value, where, field);
+}
+
+/// {"1234": -100}
+void set_by_number(Settings& settings, const std::string& key, const Json& values, const std::string& where,
+                   const std::string& field) {
+    if (!values.is_object())
+        throw InputError(where, field, "an object of numbers by token id", engine::describe(values));
+    for (const auto& [id, value] : values.items()) {
+        const std::string of_id = field + "." + engine::printable(id);
+        set_text(settings, key, id + "=" + value_text(value, Type::number, where, of_id), value, where, of_id);
     }
 }
 
@@ -82,11 +102,15 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
                         const std::string& field) {
     const Type type = type_of_key(key, where);
     if (key == "max-tokens") settings.own_max_tokens = true;
-    // The item's texts replace the job's.
+    // The item's lists replace the job's.
     if (key == "stop") settings.stop.clear();
     if (key == "dry-breakers") settings.dry_breakers.emplace();
-    if (type == Type::text && value.is_array()) {
-        for (const Json& text : value) set_value(settings, key, type, text, where, field);
+    if (key == "stop-token-ids") settings.stop_token_ids.clear();
+    if (key == "logit-bias") settings.logit_bias.clear();
+    if ((type == Type::text || type == Type::numbers) && value.is_array()) {
+        for (const Json& one : value) set_value(settings, key, type, one, where, field);
+    } else if (type == Type::by_number) {
+        set_by_number(settings, key, value, where, field);
     } else {
         set_value(settings, key, type, value, where, field);
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/draft/methods.hpp"
+#include "engine/sampling/params.hpp"
 #include "engine/verify/rule.hpp"
 #include "runner/job/key_origins.hpp"
 #include "runner/job/shard.hpp"
@@ -44,7 +45,10 @@ struct Settings {
     std::int64_t prompt_tokens = 512;
     std::int64_t max_tokens = 1024;
     bool own_max_tokens = false;  // no key: an item's options set max_tokens
+    std::int64_t min_tokens = 0;
     bool ignore_eos = false;
+    std::vector<std::int32_t> stop_token_ids;
+    std::vector<engine::TokenBias> logit_bias;
     std::vector<std::string> stop;
     std::int64_t stop_loops = 0;
     std::string add_bos = "auto";

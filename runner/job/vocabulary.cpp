@@ -133,6 +133,31 @@ Key stop_key() {
             }};
 }
 
+std::int32_t parse_token_id(const std::string& value) {
+    return static_cast<std::int32_t>(parse_integer(value, 0, std::numeric_limits<std::int32_t>::max()));
+}
+
+Key stop_token_ids_key() {
+    return {.info = {.key = "stop-token-ids",
+                     .value_name = "ID",
+                     .help = "a token that ends an item and is no part of its text, beside the model's own, also with "
+                             "ignore-eos; empty = none",
+                     .repeatable = true,
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    if (value.empty()) return s.stop_token_ids.clear();
+                    s.stop_token_ids.push_back(parse_token_id(value));
+                },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const std::int32_t token : s.stop_token_ids) values.push_back(std::to_string(token));
+                    return values;
+                }};
+}
+
 double parse_draft_temperature(const std::string& text) {
     const double number = parse_number(text, 0, 1e6);
     if (number > 0 && number < 1e-6) throw BadValue{"0 or a number from 1e-06 to 1e+06", ""};
@@ -395,8 +420,12 @@ Section text_section() {
                                   "pg19: tokens of the book that are the prompt")),
          integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, max_tokens,
                  "maximum number of new tokens per item"),
+         later(
+             integer("min-tokens", Kind::identity, &Settings::min_tokens, 0, max_tokens,
+                     "end-of-text tokens and stop strings end no item before its output has so many tokens; 0 = off")),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "continue after the model's end-of-text token"),
          stop_key(),
+         stop_token_ids_key(),
          later(integer(
              "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
              "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "

@@ -1,4 +1,7 @@
 // The sampling keys of the vocabulary.
+#include <algorithm>
+#include <limits>
+
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary_parts.hpp"
 
@@ -58,12 +61,49 @@ Key dry_breakers_key() {
             }};
 }
 
+void add_bias(Settings& settings, const std::string& value) {
+    constexpr std::size_t max_biases = 1024;
+    constexpr double greatest = 100;
+    const std::size_t equals = value.find('=');
+    if (equals == std::string::npos) throw BadValue{"ID=BIAS, such as 1234=-100", ""};
+    const auto token =
+        static_cast<std::int32_t>(parse_integer(value.substr(0, equals), 0, std::numeric_limits<std::int32_t>::max()));
+    const auto bias = static_cast<float>(parse_number(value.substr(equals + 1), -greatest, greatest));
+    std::vector<engine::TokenBias>& biases = settings.logit_bias;
+    if (std::any_of(biases.begin(), biases.end(), [&](const auto& other) { return other.token == token; }))
+        throw BadValue{"each token once", ""};
+    if (biases.size() == max_biases) throw BadValue{"at most " + std::to_string(max_biases) + " tokens", ""};
+    biases.push_back({token, bias});
+}
+
+Key logit_bias_key() {
+    return {.info = {.key = "logit-bias",
+                     .value_name = "ID=BIAS",
+                     .help = "number from -100 to 100 that is added to the logit of a token before all else, as in "
+                             "OpenAI's API: -100 never chooses it in practice; empty = none",
+                     .repeatable = true,
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    if (value.empty()) return s.logit_bias.clear();
+                    add_bias(s, value);
+                },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const auto& [token, bias] : s.logit_bias)
+                        values.push_back(std::to_string(token) + "=" + format_number(bias));
+                    return values;
+                }};
+}
+
 }  // namespace
 
 Section sampling_section() {
     return {
         "Sampling",
-        {temperature_key(),
+        {logit_bias_key(), temperature_key(),
          integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
          number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
                 "keep the most probable tokens up to this total probability; 1 = off"),

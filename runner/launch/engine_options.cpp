@@ -119,7 +119,10 @@ std::shared_ptr<const engine::GenerationOptions> generation_options(const Settin
                                       .stop = settings.stop,
                                       .stop_loops = settings.stop_loops,
                                       .logprobs = settings.logprobs};
+    options.sampling.min_tokens = settings.min_tokens;
     if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
+    options.eos_ids.insert(options.eos_ids.end(), settings.stop_token_ids.begin(), settings.stop_token_ids.end());
+    options.logit_bias = settings.logit_bias;
     return std::make_shared<const engine::GenerationOptions>(std::move(options));
 }
 

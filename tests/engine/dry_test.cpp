@@ -167,8 +167,8 @@ TEST(Dry, IsAppliedBehindThePenalty) {
     params.temperature = 0;
     params.repetition_penalty = 1;
     EXPECT_EQ(LogitsPipeline(params, 3).apply(std::vector<float>{6, 8, 1}, {context, {}}).ids, Tokens{0});
-    EXPECT_FALSE(LogitsPipeline::fits_device(params));
-    EXPECT_TRUE(LogitsPipeline::fits_device({}));
+    EXPECT_FALSE(LogitsPipeline::fits_device(params, 0));
+    EXPECT_TRUE(LogitsPipeline::fits_device({}, 0));
 }
 
 TEST(Dry, EqualsLlamaCpp) {

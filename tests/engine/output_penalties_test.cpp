@@ -61,17 +61,18 @@ TEST(OutputPenalties, AreSubtractedForTokensOfTheOutputAlone) {
     SamplingParams params;
     params.repetition_penalty = 2;
     params.penalty_window = 1;
-    params.output = {.presence = 0.5, .frequency = 0.25, .prompt_tokens = 2};
+    params.output = {.presence = 0.5, .frequency = 0.25};
+    params.prompt_tokens = 2;
     LogitsPipeline pipeline(params, 5);
     const std::vector<float> logits{2, 2, 2, 2, -std::numeric_limits<float>::infinity()};
     // The prompt is 0 1; the output is 1 2, and 2 3 on the path. The repetition penalty halves 3 before.
     const Distribution& found = pipeline.apply(logits, {Tokens{0, 1, 1, 2}, Tokens{2, 3}});
     EXPECT_EQ(found.ids, (Tokens{0, 1, 2, 3}));
     EXPECT_EQ(found.log_weights, (std::vector<double>{2, 1.25, 1, 0.25}));
-    params.output.prompt_tokens = 9;  // more than the context has
+    params.prompt_tokens = 9;  // more than the context has
     pipeline.set_params(params);
     EXPECT_EQ(pipeline.apply(logits, {Tokens{0, 1, 1, 2}, {}}).log_weights, (std::vector<double>{2, 2, 1, 2}));
-    EXPECT_FALSE(LogitsPipeline::fits_device(params)) << "a Choice cannot say it";
+    EXPECT_FALSE(LogitsPipeline::fits_device(params, 9)) << "a Choice cannot say it";
     params.output = {.presence = -2};
     pipeline.set_params(params);
     EXPECT_EQ(pipeline.apply(logits, {Tokens{4}, Tokens{1}}).log_weights, (std::vector<double>{2, 3, 2, 2}))
@@ -144,7 +145,8 @@ TEST(OutputPenaltiesReplica, SamplingRulesEmitTheTargetsDistribution) {
     SamplingParams sampling = four_tokens();
     sampling.repetition_penalty = 0.5;  // favours the tokens of the context: drafts are accepted
     const auto without = texts_after(prompt, sampling);
-    sampling.output = {.presence = 0.8, .frequency = 0.4, .prompt_tokens = std::ssize(prompt)};
+    sampling.output = {.presence = 0.8, .frequency = 0.4};
+    sampling.prompt_tokens = std::ssize(prompt);
     double difference = 0;
     for (const auto& [text, probability] : texts_after(prompt, sampling)) {
         const auto other = without.find(text);

@@ -409,9 +409,13 @@ TEST_F(TaskTest, OptionsOfAnItem) {
         "\n"
         R"({"prompt": "x", "options": {"dry-multiplier": 0.5, "dry-breakers": ["none", "b"], "stop-loops": 9, "presence-penalty": -2}})"
         "\n"
-        R"({"prompt": "x", "options": {"dry-breakers": []}})");
+        R"({"prompt": "x", "options": {"dry-breakers": []}})"
+        "\n"
+        R"({"prompt": "x", "options": {"min-tokens": 3, "stop-token-ids": [7, 8], "logit-bias": {"5": -100, "6": 0.5}}})");
     Settings job = settings("prompts", path);
     job.stop = {"of the job"};
+    job.stop_token_ids = {1};
+    job.logit_bias = {{2, 3}};
     const auto data = DataSet::open(job);
     const auto item = [&](std::int64_t index) { return data->prompt(index, tokenizer_, 205); };
     const auto first = item(0).settings;
@@ -433,6 +437,10 @@ TEST_F(TaskTest, OptionsOfAnItem) {
     EXPECT_EQ(item(5).settings->dry_breakers, (std::vector<std::string>{"none", "b"}));
     EXPECT_EQ(item(5).settings->stop_loops, 9);
     EXPECT_EQ(item(6).settings->dry_breakers, std::vector<std::string>());
+    EXPECT_EQ(item(6).settings->stop_token_ids, std::vector<std::int32_t>{1});
+    EXPECT_EQ(item(7).settings->min_tokens, 3);
+    EXPECT_EQ(item(7).settings->stop_token_ids, (std::vector<std::int32_t>{7, 8})) << "in place of the job's";
+    EXPECT_EQ(item(7).settings->logit_bias, (std::vector<engine::TokenBias>{{5, -100}, {6, 0.5}}));
     EXPECT_EQ(short_form(item(4).error),
               "p.jsonl:5: prompt: expected at most 5 tokens (context 205 less max-tokens 200), got 10; lower "
               "max-tokens; overlong = truncate-left keeps the last 5");
@@ -440,8 +448,9 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
-        "(seed, max-tokens, ignore-eos, stop, stop-loops, logprobs, temperature, top-k, top-p, min-p, eta, "
-        "repetition-penalty, penalty-window, presence-penalty, frequency-penalty, dry-multiplier, dry-base, "
+        "(seed, max-tokens, min-tokens, ignore-eos, stop, stop-token-ids, stop-loops, logprobs, logit-bias, "
+        "temperature, top-k, top-p, min-p, eta, repetition-penalty, penalty-window, presence-penalty, "
+        "frequency-penalty, dry-multiplier, dry-base, "
         "dry-allowed-length, dry-window or "
         "dry-breakers)";
     const std::vector<std::pair<std::string, std::string>> cases{
@@ -456,6 +465,8 @@ TEST_F(TaskTest, BadOptionsFailAlone) {
         {R"({"stop": [""]})", "options.stop: expected a text of at least one character, got \"\""},
         {R"({"dry-breakers": [""]})", "options.dry-breakers: expected none, or a text of 1 to 40 bytes, got \"\""},
         {R"({"stop": [1]})", "options.stop: expected a string, got 1"},
+        {R"({"stop-token-ids": 1.5})", "options.stop-token-ids: expected an integer from 0 to 2147483647, got 1.5"},
+        {R"({"logit-bias": {"4": "no"}})", "options.logit-bias.4: expected a number, got \"no\""},
         {R"({"seed": -1})", "options.seed: expected an integer from 0 to 18446744073709551615, got -1"},
         {R"([])", "options: expected an object, got an array of 0"},
     };
