@@ -31,7 +31,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 GTEST_TOTAL_SHARDS=$(nproc)
 export GTEST_TOTAL_SHARDS GTEST_BRIEF=1
 
-# Cases left out per program. model_test: cases of ten seconds and more, which run whole models. runner_test: cases that
+# Cases left out per program. model_test: cases of fifteen seconds and more, which run whole models. runner_test: cases that
 # start the program, because Open MPI plug-ins leak and are then unloaded, so that no name is left to suppress.
 # kernels_test: the emulation, and the second vector variant (avx512).
 declare -A without=(
