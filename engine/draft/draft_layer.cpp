@@ -1,6 +1,7 @@
 #include "engine/draft/draft_layer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "engine/bytes.hpp"
@@ -26,9 +27,14 @@ kernels::DType type_of(Precision precision) {
 void plan_fusion(const DraftLayerConfig& config, kernels::DType dtype, DraftLayer::Parts& parts,
                  std::vector<WeightPlan>& plans) {
     const std::int64_t hidden = config.layer.hidden_size;
-    const std::int64_t num_parts = config.has_own_head() ? std::ssize(config.tap_layers) : 2;
-    parts.fusion.resize(static_cast<std::size_t>(num_parts));
+    const std::int64_t num_parts = config.has_own_head() ? std::ssize(config.eagle3.tap_layers) : 2;
     const std::string name = config.is_targets_own() ? config.mtp.fusion : "fc";
+    if (config.eagle3.norm_before_fusion) {
+        parts.fusion.resize(1);
+        plans.push_back(whole_matrix(name, hidden, num_parts * hidden, dtype, parts.fusion.front()));
+        return;
+    }
+    parts.fusion.resize(static_cast<std::size_t>(num_parts));
     for (std::int64_t i = 0; i < num_parts; ++i) {
         WeightPlan& plan = plans.emplace_back(whole_matrix(name, hidden, hidden, dtype, parts.fusion[i]));
         plan.name += "." + std::to_string(i);
@@ -52,7 +58,7 @@ void plan_layer(const DraftLayerConfig& config, const Split& split, kernels::DTy
          plan_layers(config.layer, split, {.layers = dtype, .tables = dtype}, names, 0, parts.layer, input_width)) {
         const std::string numbered = names.layers + "0.";
         for (TensorPart& part : plan.parts) {
-            if (config.has_own_head()) part.tensor.replace(0, numbered.size(), eagle3_prefix);
+            if (config.has_own_head()) part.tensor.replace(0, numbered.size(), config.eagle3.prefix);
         }
         plans.push_back(std::move(plan));
     }
@@ -79,13 +85,23 @@ void plan_own_layer(const DraftLayerConfig& config, const Split& split, Precisio
 /// EAGLE-3: norms of the layer's input, and the output head, sharded over the vocabulary.
 void plan_head(const DraftLayerConfig& config, const Split& split, kernels::DType dtype, DraftLayer::Parts& parts,
                std::vector<WeightPlan>& plans) {
-    const std::int64_t hidden = config.layer.hidden_size;
-    const std::string layer = eagle3_prefix;
-    for (const auto& [name, norm] : {std::pair{layer + "input_layernorm", &parts.embedding_norm},
-                                     {layer + "hidden_norm", &parts.state_norm},
-                                     {std::string("norm"), &parts.head.final_norm}}) {
-        plans.push_back(whole_vector(name, hidden, norm->gain));
-        norm->eps = static_cast<float>(config.layer.norm_eps);
+    const std::int64_t hidden = config.layer.hidden_size, num_taps = std::ssize(config.eagle3.tap_layers);
+    const std::string& layer = config.eagle3.prefix;
+    const auto add_norm = [&](const std::string& name, std::int64_t width, Norm& norm) {
+        plans.push_back(whole_vector(name, width, norm.gain));
+        norm.eps = static_cast<float>(config.layer.norm_eps);
+    };
+    add_norm(layer + "input_layernorm", hidden, parts.embedding_norm);
+    add_norm(layer + "hidden_norm", hidden, parts.state_norm);
+    add_norm("norm", hidden, parts.head.final_norm);
+    if (config.eagle3.norm_before_fusion) {
+        parts.tap_norms.resize(1);
+        add_norm("input_norm", num_taps * hidden, parts.tap_norms.front());
+    }
+    if (config.eagle3.norms_taps) {
+        parts.tap_norms.resize(static_cast<std::size_t>(num_taps));
+        for (std::int64_t i = 0; i < num_taps; ++i)
+            add_norm("fc_norm." + std::to_string(i), hidden, parts.tap_norms[static_cast<std::size_t>(i)]);
     }
     WeightPlan& head =
         plans.emplace_back(whole_matrix("lm_head", config.layer.vocab_size, hidden, dtype, parts.head.head));
@@ -133,7 +149,12 @@ std::uint64_t fingerprint_of(const DraftLayerConfig& config, const SafetensorsFo
     ByteWriter writer;
     writer.put(model_fingerprint(config.layer, tensors.fingerprint()));
     writer.put(static_cast<std::uint64_t>(config.fusion_bias ? 1 : 0));
-    for (const std::int64_t layer : config.tap_layers) writer.put(layer);
+    const Eagle3Config& eagle3 = config.eagle3;
+    for (const std::int64_t layer : eagle3.tap_layers) writer.put(layer);
+    const std::array norms{eagle3.norm_before_residual, eagle3.norm_before_fusion, eagle3.norms_taps,
+                           eagle3.norms_output};
+    if (std::find(norms.begin(), norms.end(), true) != norms.end())  // earlier versions had none of them
+        for (const bool norm : norms) writer.put(norm);
     return hash_of(writer.bytes().data(), writer.bytes().size());
 }
 
@@ -218,9 +239,9 @@ bool DraftLayer::writes_kv() const {
 
 void DraftLayer::load_head() {
     head_ = std::make_unique<OutputHead>(context(), group(), config_.layer, split_, parts_.head);
-    head_tokens_ = TokenColumns(target_.device(), config_.head_tokens);
+    head_tokens_ = TokenColumns(target_.device(), config_.eagle3.tokens);
     std::vector<float> absent(static_cast<std::size_t>(target_.config().vocab_size), absent_logit);
-    for (const std::int32_t token : config_.head_tokens) absent[token] = 0;
+    for (const std::int32_t token : config_.eagle3.tokens) absent[token] = 0;
     absent_ = kernels::Buffer(target_.device(), absent.size() * sizeof(float));
     target_.device().upload(absent_.data(), absent.data(), absent_.num_bytes());
 }
@@ -228,7 +249,7 @@ void DraftLayer::load_head() {
 std::vector<Tap> DraftLayer::taps() const {
     if (!config_.has_own_head()) return {{.at = Tap::At::normed_hidden, .rows = {}}};
     std::vector<Tap> taps;
-    for (const std::int64_t layer : config_.tap_layers)
+    for (const std::int64_t layer : config_.eagle3.tap_layers)
         taps.push_back({.at = Tap::At::layer_input, .layer = layer, .rows = {}});
     return taps;
 }
@@ -242,6 +263,14 @@ HiddenStates DraftLayer::states_of(std::span<const HiddenStates> taps, std::span
     if (!config_.has_own_head()) return std::move(picked.front());
     std::vector<const HiddenStates*> inputs;
     for (const HiddenStates& some : picked) inputs.push_back(&some);
+    if (config_.eagle3.norm_before_fusion) {
+        const HiddenStates all = normed(parts_.tap_norms.front(), side_by_side(inputs));
+        const HiddenStates* const joined[] = {&all};
+        return fused(joined);
+    }
+    if (config_.eagle3.norms_taps) {
+        for (std::size_t i = 0; i < picked.size(); ++i) picked[i] = normed(parts_.tap_norms[i], picked[i]);
+    }
     return fused(inputs);
 }
 
@@ -254,7 +283,7 @@ HiddenStates DraftLayer::fused(std::span<const HiddenStates* const> inputs) {
     float* const sum = sum_.floats(num_rows * hidden);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const kernels::Matrix& matrix = parts_.fusion[i];
-        const std::byte* input = target_.context().rounded(inputs[i]->data(), hidden, num_rows);
+        const std::byte* input = target_.context().rounded(inputs[i]->data(), inputs[i]->width(), num_rows);
         device.matmul(matrix, input, matrix.num_inputs, num_rows, i == 0 ? x.data() : sum);
         if (i > 0) device.add(x.data(), sum, num_rows * hidden);
     }
@@ -262,29 +291,29 @@ HiddenStates DraftLayer::fused(std::span<const HiddenStates* const> inputs) {
     return x;
 }
 
-/// f32 to f32.
-static void norm_rows(kernels::Device& device, const Norm& norm, const HiddenStates& from, float* to) {
-    apply_norm(device, norm, from.data(), from.num_rows(), from.width(), kernels::DType::f32,
-               reinterpret_cast<std::byte*>(to), from.width());
-}
-
 HiddenStates DraftLayer::normed(const Norm& norm, const HiddenStates& rows) {
-    HiddenStates to = target_.hidden_states(rows.num_rows());
-    norm_rows(target_.device(), norm, rows, to.data());
+    HiddenStates to = rows.another(rows.num_rows(), rows.width());
+    if (rows.num_rows() == 0) return to;
+    apply_norm(target_.device(), norm, rows.data(), rows.num_rows(), rows.width(), kernels::DType::f32,
+               reinterpret_cast<std::byte*>(to.data()), rows.width());
     return to;
 }
 
-/// EAGLE-3's input of q, k and v: both normed, one beside the other. f32 [rows, 2 hidden].
-HiddenStates DraftLayer::side_by_side(const HiddenStates& embedded, const HiddenStates& states) {
+/// Row i of all inputs, one beside the other. f32 [rows, inputs * hidden].
+HiddenStates DraftLayer::side_by_side(std::span<const HiddenStates* const> inputs) {
     kernels::Device& device = target_.device();
-    const std::int64_t num_rows = states.num_rows(), hidden = config_.layer.hidden_size;
-    const HiddenStates below = target_.hidden_states(2 * num_rows);
-    HiddenStates beside = target_.hidden_states(2 * num_rows);
-    norm_rows(device, parts_.embedding_norm, embedded, below.data());
-    norm_rows(device, parts_.state_norm, states, below.data() + num_rows * hidden);
-    std::vector<std::int32_t> order;
-    for (std::int64_t row = 0; row < num_rows; ++row)
-        order.insert(order.end(), {static_cast<std::int32_t>(row), static_cast<std::int32_t>(num_rows + row)});
+    const auto count = static_cast<std::int64_t>(inputs.size());
+    const std::int64_t num_rows = inputs.front()->num_rows(), hidden = config_.layer.hidden_size;
+    const HiddenStates below = target_.hidden_states(count * num_rows);
+    HiddenStates beside = inputs.front()->another(num_rows, count * hidden);
+    if (num_rows == 0) return beside;
+    std::vector<std::int32_t> all(static_cast<std::size_t>(num_rows)), order;
+    std::iota(all.begin(), all.end(), 0);
+    for (std::int64_t i = 0; i < count; ++i)
+        device.gather(inputs[i]->data(), all, hidden, below.data() + i * num_rows * hidden);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        for (std::int64_t i = 0; i < count; ++i) order.push_back(static_cast<std::int32_t>(i * num_rows + row));
+    }
     device.gather(below.data(), order, hidden, beside.data());
     return beside;
 }
@@ -301,21 +330,25 @@ HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<con
         const HiddenStates* const pair[] = {&embedded, &states};
         return forward_states(rows, sequences, fused(pair));
     }
+    const HiddenStates token = normed(parts_.embedding_norm, embedded), state = normed(parts_.state_norm, states);
+    const HiddenStates* const pair[] = {&token, &state};
+    const HiddenStates input = side_by_side(pair);
     HiddenStates x = target_.hidden_states(states.num_rows());
     std::vector<std::int32_t> all(rows.size());
     std::iota(all.begin(), all.end(), 0);
-    target_.device().gather(states.data(), all, states.width(), x.data());
-    const HiddenStates input = side_by_side(embedded, states);
+    const HiddenStates& residual = config_.eagle3.norm_before_residual ? state : states;
+    target_.device().gather(residual.data(), all, residual.width(), x.data());
     layers_->begin(rows, sequences);
-    layers_->run(0, 1, x.data(), {.input = {.rows = input.data(), .width = 2 * config_.layer.hidden_size}});
+    layers_->run(0, 1, x.data(), {.input = {.rows = input.data(), .width = input.width()}});
     target_.context().finish();
-    return x;
+    return config_.eagle3.norms_output ? normed(parts_.head.final_norm, x) : std::move(x);
 }
 
 Logits DraftLayer::logits(const HiddenStates& outputs) {
-    static const Norm none;  // the outputs are estimates of normed states
+    static const Norm none;  // of outputs that are estimates of normed states, or normed already
     if (!head_) return target_.logits(outputs, &none);
-    const Logits own = head_->logits(outputs.data(), outputs.num_rows(), parts_.head.final_norm);
+    const Norm& norm = config_.eagle3.norms_output ? none : parts_.head.final_norm;
+    const Logits own = head_->logits(outputs.data(), outputs.num_rows(), norm);
     return own.widened(head_tokens_, target_.config().vocab_size, absent_);
 }
 

@@ -15,6 +15,8 @@
 //   midlayer.*                                       q, k, v read [input_layernorm(embedding), hidden_norm(state)]
 //   norm.weight [hidden], lm_head.weight [draft vocabulary, hidden]
 //   d2t [draft vocabulary], integers                 token i of the draft's is token i + d2t[i] of the target's
+// The library speculators writes it as layers.0.*, with the layer's fields in "transformer_layer_config", and has norms
+// in more places (Eagle3Config): input_norm.weight [taps hidden], or fc_norm.{i}.weight [hidden] of each tap.
 //
 // A target's own layer for multi-token prediction (MTP; DeepSeek-V3, GLM-4.5, Qwen3-Next) is in the target's folder
 // (tensor_names.hpp). It is one of the target's family, with norms on embedding and state before the fusion, and one on
@@ -107,6 +109,7 @@ class DraftLayer {
         TokenInfoWeights token_info;
         Norm embedding_norm, state_norm;  ///< EAGLE-3 and MTP
         Norm output_norm;                 ///< MTP
+        std::vector<Norm> tap_norms;      ///< EAGLE-3: of each tap, or one of all side by side
         Weights head;                     ///< EAGLE-3, with its norm
     };
 
@@ -117,7 +120,7 @@ class DraftLayer {
     void load(TensorSource& source);
     [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
     [[nodiscard]] HiddenStates normed(const Norm& norm, const HiddenStates& rows);
-    [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
+    [[nodiscard]] HiddenStates side_by_side(std::span<const HiddenStates* const> inputs);
     void load_head();
 
     /// What a replicated layer runs in instead of the target's group.

@@ -106,15 +106,20 @@ std::vector<std::int32_t> head_tokens_of(const SafetensorsFolder& tensors, std::
 
 void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const ModelConfig& target,
                  DraftLayerConfig& config) {
-    if (get_bool_or(json, "norm_before_residual", false, config.file))
-        throw InputError(config.file, "norm_before_residual", "false", "true", "this form is not in this version");
+    Eagle3Config& eagle3 = config.eagle3;
+    eagle3.norm_before_residual = get_bool_or(json, "norm_before_residual", false, config.file);
+    eagle3.norm_before_fusion = get_bool_or(json, "norm_before_fc", false, config.file);
+    eagle3.norms_taps = get_bool_or(json, "fc_norm", false, config.file);
+    eagle3.norms_output = get_bool_or(json, "norm_output", false, config.file);
+    if (eagle3.norm_before_fusion && eagle3.norms_taps)
+        throw InputError(config.file, "fc_norm", "false beside norm_before_fc", "true", "");
     if (config.layer.has_latent_attention())
         throw InputError(config.file, "model_type", "a layer without latent attention",
                          describe(Json(config.layer.model_type)), "this form is not in this version");
-    config.tap_layers = tap_layers_of(json, target, config.file);
+    eagle3.tap_layers = tap_layers_of(json, target, config.file);
     const std::int64_t num_rows =
         get_int_or(json, "draft_vocab_size", target.vocab_size, 1, target.vocab_size, config.file);
-    config.head_tokens = head_tokens_of(tensors, num_rows, target, config.file);
+    eagle3.tokens = head_tokens_of(tensors, num_rows, target, config.file);
     config.layer.vocab_size = num_rows;
     config.fusion_bias = tensors.contains("fc.bias");
 }
@@ -159,11 +164,11 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     DraftLayerConfig config;
     config.file = (folder / "config.json").string();
     config.chains_states = method.chains_states;
-    const Json json = read_json(config.file);
+    const Json json = draft_layer_fields(folder);
     const auto refuse = [&](const char* field, std::int64_t expected, std::int64_t got, const std::string& fix) {
         if (expected != got) throw InputError(config.file, field, std::to_string(expected), std::to_string(got), fix);
     };
-    config.layer = ModelConfig::load(folder);
+    config.layer = ModelConfig::load(folder, json);
     if (config.layer.learned_positions || target.learned_positions)
         throw InputError(config.file, "model_type", "a layer and a target of Llama's family",
                          target.learned_positions ? "a target of OPT" : "a layer of OPT",
@@ -185,7 +190,8 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
         config.token_info_rank = get_int_or(json, "token_info_rank", 0, 0, max_info_rank, config.file);
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
     if (config.token_info_rank > 0) config.info_tokens = info_tokens_of(tensors, target.vocab_size);
-    if (tensors.contains(std::string(eagle3_prefix) + "self_attn.q_proj.weight")) {
+    config.eagle3.prefix = eagle3_prefix(tensors);
+    if (config.has_own_head()) {
         if (config.chains_states)
             throw InputError(config.file, kind_field, "none in a folder of EAGLE-3's tensors",
                              describe(json[kind_field]), "a chain of states has no layer of this form");
@@ -208,7 +214,7 @@ std::int64_t DraftLayerConfig::num_parameters() const {
     const std::int64_t hidden = layer.hidden_size;
     if (is_targets_own()) return 2 * hidden * hidden + num_active_parameters(layer) - num_in_tables(layer);
     const std::int64_t inputs = has_own_head() ? 2 : 1;  // of q, k and v, in widths
-    const std::int64_t fused = has_own_head() ? std::ssize(tap_layers) : 2;
+    const std::int64_t fused = has_own_head() ? std::ssize(eagle3.tap_layers) : 2;
     const std::int64_t attention =
         ((1 + inputs) * layer.num_heads + 2 * inputs * layer.num_kv_heads) * layer.head_dim * hidden;
     const LayerConfig& kind = layer.layers.front();
@@ -224,9 +230,44 @@ std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) co
     return has_own_head() ? layer.vocab_size * layer.hidden_size : target.vocab_size * target.embedding_width();
 }
 
+Json draft_layer_fields(const std::filesystem::path& folder) {
+    const std::string file = (folder / "config.json").string();
+    const Json json = read_json(file);
+    constexpr const char* kind_of_speculator = "speculators_model_type";
+    const Json* kind = find_member(json, kind_of_speculator, file);
+    if (kind == nullptr) return json;
+    if (*kind != "eagle3")
+        throw InputError(file, kind_of_speculator, "\"eagle3\"", describe(*kind), "others are not in this version");
+    constexpr const char* section = "transformer_layer_config";
+    const Json* inner = find_member(json, section, file);
+    const Json none = Json::object();
+    const std::string type = get_string_or(inner != nullptr ? *inner : none, "model_type", "", file, section);
+    // What these classes of transformers fill in: the library writes what differs from it.
+    Json fields = {{"hidden_size", 4096}, {"num_attention_heads", 32}};
+    if (type == "llama")
+        fields.update({{"vocab_size", 32000}, {"intermediate_size", 11008}, {"max_position_embeddings", 2048}});
+    else if (type == "qwen3")
+        fields.update({{"vocab_size", 151936}, {"intermediate_size", 22016}, {"max_position_embeddings", 32768}});
+    else
+        throw InputError(file, std::string(section) + ".model_type", "\"llama\" or \"qwen3\"", describe(Json(type)),
+                         "");
+    fields.update(*inner);
+    fields.erase("architectures");  // those of the target
+    for (const char* key : {"draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "norm_before_residual",
+                            "norm_before_fc", "fc_norm", "norm_output"}) {
+        if (const Json* value = find_member(json, key, file)) fields[key] = *value;
+    }
+    return fields;
+}
+
+std::string eagle3_prefix(const SafetensorsFolder& tensors) {
+    if (tensors.contains("midlayer.self_attn.q_proj.weight")) return "midlayer.";
+    return tensors.contains("layers.0.hidden_norm.weight") ? "layers.0." : "";
+}
+
 std::string method_of_draft_layer(const std::filesystem::path& folder) {
     try {
-        const Json json = read_json((folder / "config.json").string());
+        const Json json = draft_layer_fields(folder);
         if (json.value("num_hidden_layers", 0) != 1 || !SafetensorsFolder::open(folder).contains("fc.weight"))
             return "";
         for (const DraftMethod& method : draft_methods()) {

@@ -3,26 +3,34 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/draft/methods.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/safetensors.hpp"
 #include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
 
-/// Prefix of the tensors of the decoder layer in a folder of EAGLE-3.
-constexpr const char* eagle3_prefix = "midlayer.";
+/// A layer of EAGLE-3. The forms of norms are those of the library speculators.
+struct Eagle3Config {
+    std::string prefix;                    ///< of the decoder layer's tensors; "": it is no layer of EAGLE-3
+    std::vector<std::int64_t> tap_layers;  ///< the layers of the target whose inputs it reads, in this order
+    std::vector<std::int32_t> tokens;      ///< the target's token of each row of its own output head
+    bool norm_before_residual = false;     ///< the residual stream begins with the normed state
+    bool norm_before_fusion = false;       ///< one norm over all taps side by side
+    bool norms_taps = false;               ///< a norm of its own for each tap
+    bool norms_output = false;             ///< the next state is the output behind its norm
+};
 
 struct DraftLayerConfig {
     ModelConfig layer;  ///< the shape of its one layer; positions as far as the target's
     bool fusion_bias = true;
     bool chains_states = false;  ///< trained for DraftMethod::chains_states
     MtpNames mtp{};              ///< of the target's own layer (DraftMethod::own_layer)
-    // EAGLE-3:
-    std::vector<std::int64_t> tap_layers;   ///< the layers of the target whose inputs it reads, in this order
-    std::vector<std::int32_t> head_tokens;  ///< the target's token of each row of its own output head
+    Eagle3Config eagle3{};
     // With chains_states:
     std::int64_t token_info_rank = 0;       ///< 0: it has no token info
     std::vector<std::int32_t> info_tokens;  ///< tokens that have token info, ascending
@@ -35,7 +43,7 @@ struct DraftLayerConfig {
 
     /// Whether it is a layer of EAGLE-3, which reads several layers' inputs and has an output head of its own. The
     /// vocabulary of `layer` is then that head's.
-    [[nodiscard]] bool has_own_head() const { return !tap_layers.empty(); }
+    [[nodiscard]] bool has_own_head() const { return !eagle3.prefix.empty(); }
     /// Whether it is the target's own layer for multi-token prediction, which norms its inputs and its output.
     [[nodiscard]] bool is_targets_own() const { return !mtp.fusion.empty(); }
 
@@ -45,6 +53,13 @@ struct DraftLayerConfig {
     [[nodiscard]] std::int64_t num_stored_parameters() const;
     [[nodiscard]] std::int64_t num_head_parameters(const ModelConfig& target) const;
 };
+
+/// config.json of a draft layer as published by the authors of EAGLE, also if the folder has the form of the library
+/// speculators, which holds the layer's fields in an object of their own. Throws InputError.
+nlohmann::json draft_layer_fields(const std::filesystem::path& folder);
+
+/// Prefix of the decoder layer's tensors in a folder of EAGLE-3; "" if it is none.
+std::string eagle3_prefix(const SafetensorsFolder& tensors);
 
 /// The method that the folder's draft layer was trained for; "" if it holds none, or cannot be read.
 std::string method_of_draft_layer(const std::filesystem::path& folder);

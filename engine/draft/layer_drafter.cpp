@@ -35,7 +35,7 @@ KvSequence* LayerSequence::restore_layer_kv(std::int64_t first, std::int64_t end
 
 /// Row 0 of `states`, `count` times.
 static HiddenStates repeated(kernels::Device& device, const HiddenStates& states, std::int64_t count) {
-    HiddenStates rows = states.another(count);
+    HiddenStates rows = states.another(count, states.width());
     device.gather(states.data(), std::vector<std::int32_t>(static_cast<std::size_t>(count), 0), states.width(),
                   rows.data());
     return rows;

@@ -267,9 +267,11 @@ std::int64_t ModelConfig::longest_short_text() const {
 }
 
 ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
-    const std::filesystem::path path = folder / "config.json";
-    const Json json = read_json(path, max_config_bytes);
-    const Section top{json, path.string()};
+    return load(folder, read_json(folder / "config.json", max_config_bytes));
+}
+
+ModelConfig ModelConfig::load(const std::filesystem::path& folder, const Json& json) {
+    const Section top{json, (folder / "config.json").string()};
     ModelConfig config;
     const Architecture& of = check_architecture(top, config);
     const Section body = text_section(of, top);

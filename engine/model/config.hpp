@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -280,6 +281,8 @@ struct ModelConfig {
     /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and that of transformers 5 (`rope_parameters`, `dtype`). Throws
     /// InputError naming the field.
     static ModelConfig load(const std::filesystem::path& folder);
+    /// The same for the folder of a part of a model, whose config.json says otherwise what `json` says in its place.
+    static ModelConfig load(const std::filesystem::path& folder, const nlohmann::json& json);
 };
 
 }  // namespace longhaul::engine

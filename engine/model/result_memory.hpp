@@ -93,12 +93,12 @@ class HiddenStates {
         if (num_rows > 0) memory_ = PooledBuffer(pool, num_rows * width * sizeof(float));
     }
 
-    /// Others of the same width and memory, with unspecified contents.
-    [[nodiscard]] HiddenStates another(std::int64_t num_rows) const {
+    /// Others of the same memory, with unspecified contents. These must have rows if the others have.
+    [[nodiscard]] HiddenStates another(std::int64_t num_rows, std::int64_t width) const {
         HiddenStates states;
         states.num_rows_ = num_rows;
-        states.width_ = width_;
-        if (num_rows > 0) states.memory_ = memory_.another(num_rows * width_ * sizeof(float));
+        states.width_ = width;
+        if (num_rows > 0) states.memory_ = memory_.another(num_rows * width * sizeof(float));
         return states;
     }
 

@@ -212,14 +212,14 @@ std::int64_t num_parameters(const engine::SafetensorsFolder& folder) {
 /// A draft layer, which has no tokenizer of its own. Whether it fits a target shows only beside that target.
 Json describe_draft_layer(const fs::path& folder, const std::string& method) {
     const std::string file = (folder / "config.json").string();
-    const auto config = engine::ModelConfig::load(folder);
-    const auto fields = engine::read_json(file);
+    const auto fields = engine::draft_layer_fields(folder);
+    const auto config = engine::ModelConfig::load(folder, fields);
     const auto tensors = engine::SafetensorsFolder::open(folder);
     const auto num_rows = [&](const std::string& name) {
         const auto found = tensors.tensors().find(name);
         return found == tensors.tensors().end() || found->second.shape.empty() ? 0 : found->second.shape.front();
     };
-    const bool own_head = tensors.contains(std::string(engine::eagle3_prefix) + "self_attn.q_proj.weight");
+    const bool own_head = !engine::eagle3_prefix(tensors).empty();
     Json json{{"kind", "draft layer"},
               {"folder", folder.string()},
               {"draft", method},

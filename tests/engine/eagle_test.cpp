@@ -186,12 +186,18 @@ TEST(Eagle3, FoldersWithFaultsAreRefusedInOneLine) {
     EXPECT_EQ(message({{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {1, 4, 6}}}}}), "(no error)");
     EXPECT_EQ(message({{"eagle_aux_hidden_state_layer_ids", Json::array()}}), "(no error)") << "the default";
     expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {1, 4, 7}}}), "expected layers from 0 to 7, got");
-    expect_refused(message({{"norm_before_residual", true}}), "norm_before_residual: expected false, got true");
+    expect_refused(message({{"norm_before_fc", true}}), "input_norm.weight: expected a tensor of shape [96]");
+    expect_refused(message({{"norm_before_fc", true}, {"fc_norm", true}}),
+                   "fc_norm: expected false beside norm_before_fc, got true");
+    expect_refused(message({{"speculators_model_type", "peagle"}}),
+                   "speculators_model_type: expected \"eagle3\", got \"peagle\"; others are not in this version");
+    expect_refused(message({{"speculators_model_type", "eagle3"}}),
+                   "transformer_layer_config.model_type: expected \"llama\" or \"qwen3\", got \"\"");
     expect_refused(message({{"draft_layer", "lyanna"}}), "draft_layer: expected none, as in a layer of EAGLE, got");
     EXPECT_THROW(DraftLayer(folder, *model, find_draft_method("lyanna")), InputError) << "this form reads tokens";
     const auto taps = [&](const std::vector<std::int64_t>& named) {
         EXPECT_EQ(message({{"eagle_aux_hidden_state_layer_ids", named}}), "(no error)");
-        return DraftLayerConfig::load(folder, model->config(), find_draft_method("eagle")).tap_layers;
+        return DraftLayerConfig::load(folder, model->config(), find_draft_method("eagle")).eagle3.tap_layers;
     };
     EXPECT_EQ(taps({2, 3, 6}), (std::vector<std::int64_t>{2, 3, 6})) << "whose inputs are read";
     EXPECT_EQ(taps({1, 3, 6}), (std::vector<std::int64_t>{2, 4, 7})) << "whose outputs are read";
@@ -288,7 +294,8 @@ TEST(Eagle, TheDemosLayerGains) {
 }
 
 TEST(Eagle, LayersInPublishedLayoutsGiveTheLogitsAndTreesOfPyTorch) {
-    for (const char* name : {"eagle/eagle1-llama", "eagle/eagle2-qwen2", "eagle/eagle3-llama"}) {
+    for (const char* name : {"eagle/eagle1-llama", "eagle/eagle2-qwen2", "eagle/eagle3-llama",
+                             "eagle/speculators-llama", "eagle/speculators-qwen3"}) {
         SCOPED_TRACE(name);
         LayerGolden golden(name, "eagle");
         golden.expect_chain();

@@ -66,6 +66,41 @@ std::vector<HeadTensor> draft_tensors(unsigned seed) {
     return tensors;
 }
 
+/// The target as a model of GLM-4.5's family without experts, with a layer for multi-token prediction that passes the
+/// state on.
+std::vector<HeadTensor> mtp_tensors() {
+    std::vector<HeadTensor> tensors = target_tensors();
+    const std::string behind = "model.layers.1.";
+    for (HeadTensor tensor : layer_tensors()) {
+        if (tensor.name == "fc.bias") continue;
+        if (tensor.name == "fc.weight") {
+            tensor.name = behind + "eh_proj.weight";
+        } else {
+            tensor.name.replace(0, std::string("layers.0.").size(), behind);
+        }
+        tensors.push_back(std::move(tensor));
+    }
+    RandomTensors gains(width);
+    for (const char* norm : {"enorm", "hnorm", "shared_head.norm", "input_layernorm"})
+        gains.add_gain(behind + norm + ".weight", width);
+    std::move(gains.tensors.begin(), gains.tensors.end(), std::back_inserter(tensors));
+    return tensors;
+}
+
+std::string mtp_config() {
+    Json config = Json::parse(config_of_six_tokens());
+    config.update({{"architectures", {"Glm4MoeForCausalLM"}},
+                   {"model_type", "glm4_moe"},
+                   {"head_dim", 8},
+                   {"partial_rotary_factor", 1.0},
+                   {"first_k_dense_replace", 1},
+                   {"n_routed_experts", 2},
+                   {"num_experts_per_tok", 1},
+                   {"moe_intermediate_size", 8},
+                   {"n_shared_experts", 1}});
+    return config.dump();
+}
+
 std::string lyanna_config() {
     const std::string config = config_of_six_tokens();
     return config.substr(0, config.rfind('}')) + R"(, "draft_layer": "lyanna", "token_info_rank": 4})";
@@ -77,6 +112,7 @@ struct Folders {
     TensorsFolder other_draft{draft_tensors(2), config_of_six_tokens()};
     TensorsFolder eagle{layer_tensors(), config_of_six_tokens()};
     TensorsFolder lyanna{with_token_info(layer_tensors(), {0, 2, 3, 5}), lyanna_config()};
+    TensorsFolder mtp{mtp_tensors(), mtp_config()};
     HeadsFolder heads{width, 2};
 
     static const Folders& get() {
@@ -101,7 +137,7 @@ const std::vector<Pair> sampled_pairs{
     {"rsd-c", "2,2", "recursive"},    {"rsd-s", "2x2", "recursive"},  {"self", "2", "rejection"},
     {"self", "2x2", "recursive"},     {"medusa", "2,2", "recursive"}, {"tokenswift", "2,2", "recursive"},
     {"eagle", "2x2", "recursive"},    {"lyanna", "2x2", "recursive"}, {"triforce", "2", "recursive"},
-    {"replay", "2x2", "recursive"},
+    {"replay", "2x2", "recursive"},   {"mtp", "2x2", "recursive"},
 };
 
 /// Pairs that give the same texts as `like`, one of sampled_pairs.
@@ -176,7 +212,11 @@ Job job_of(const Pair& pair, int items) {
         job.draft_models.resize(static_cast<std::size_t>(pair.models));
     }
     if (method.part == DraftPart::heads) job.heads = folders.heads.path();
-    if (method.part == DraftPart::layer) job.layer = (method.chains_states ? folders.lyanna : folders.eagle).path();
+    if (method.own_layer) {
+        job.model = job.layer = folders.mtp.path();
+    } else if (method.part == DraftPart::layer) {
+        job.layer = (method.chains_states ? folders.lyanna : folders.eagle).path();
+    }
     if (method.needs_recording) {
         job.options.draft.recorded = [&recorded = plain()](const std::string& id, std::int64_t) {
             return recorded.at(std::stoll(id.substr(id.find('-') + 1)));

@@ -346,7 +346,8 @@ TEST_F(Cli, InspectTellsADraftLayersShape) {
     const std::pair<std::string, std::vector<const char*>> folders[] = {
         {demo + "/eagle", {"draft               eagle\n", "layout              EAGLE 1 and 2\n"}},
         {demo + "/lyanna", {"layout              lyanna\n", "token info rank     64\n", "hot tokens          all\n"}},
-        {LONGHAUL_TEST_DATA "/eagle/eagle3-llama", {"layout              EAGLE-3\n", "draft vocab size    "}}};
+        {LONGHAUL_TEST_DATA "/eagle/eagle3-llama", {"layout              EAGLE-3\n", "draft vocab size    "}},
+        {LONGHAUL_TEST_DATA "/eagle/speculators-qwen3", {"layout              EAGLE-3\n", "draft vocab size    "}}};
     for (const auto& [folder, lines] : folders) {
         const Ended table = run({"inspect", folder});
         EXPECT_EQ(table.exit_code, 0) << table.err;

@@ -19,6 +19,7 @@ import json
 import math
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Callable
 
 import safetensors.torch
@@ -46,6 +47,7 @@ class Head:
     seed: int
     dtype: torch.dtype
     gain: float  # of the matrices that write to the residual stream: small, so that probabilities are not all 0 or 1
+    norms: dict | None = None  # in the form of the library speculators, with these norms
 
 
 PUBLISHED = {
@@ -62,6 +64,13 @@ PUBLISHED = {
     "vocab_size": 96,
 }
 LLAMA = PUBLISHED | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+SPECULATOR = PUBLISHED | {
+    "architectures": ["LlamaForCausalLM"],  # of the target
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "rms_norm_eps": 1e-05,
+    "draft_vocab_size": 40,
+}
 
 HEADS = [
     # As EAGLE-llama2-chat: neither `bias` (true) nor `rope_theta` (10000).
@@ -124,7 +133,28 @@ HEADS = [
         dtype=torch.float16,
         gain=0.5,
     ),
-]
+    # As RedHatAI's speculators: the layer's fields in an object of their own, without what LlamaConfig fills in.
+    Head(
+        "speculators-llama",
+        "llama-8-layers",
+        SPECULATOR | {"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
+                      "torch_dtype": "float32"},
+        seed=7,
+        dtype=torch.float32,
+        gain=0.5,
+        norms={"norm_before_residual": True, "norm_before_fc": True, "eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
+    ),
+    Head(
+        "speculators-qwen3",
+        "llama-8-layers",
+        SPECULATOR | {"model_type": "qwen3", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+                      "rope_theta": 1000000.0, "torch_dtype": "bfloat16"},
+        seed=73,
+        dtype=torch.bfloat16,
+        gain=0.5,
+        norms={"norm_before_residual": False, "fc_norm": True, "norm_output": True},
+    ),
+]  # fmt: skip
 
 
 # --- the target -------------------------------------------------------------------------------------------------------
@@ -173,12 +203,13 @@ class Cache:
 class Draft:
     """A draft head in float32: one decoder layer, with the fusion before it and the output head behind it."""
 
-    def __init__(self, config: dict, weights: dict[str, Tensor], target: Target):
+    def __init__(self, config: dict, weights: dict[str, Tensor], target: Target, norms: dict | None = None):
         self.config = config
+        self.norms = norms or {}
         self.weights = {name: x.float() if x.is_floating_point() else x for name, x in weights.items()}
         self.target = target
         self.is_eagle3 = "draft_vocab_size" in config
-        self.layer = "midlayer." if self.is_eagle3 else "layers.0."
+        self.layer = "midlayer." if self.is_eagle3 and norms is None else "layers.0."
         self.head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         self.theta = config.get("rope_theta", 10000.0)
         # Target's id of each of the draft's.
@@ -202,6 +233,11 @@ class Draft:
 
     def own_states(self, states: Tensor) -> Tensor:
         """The target's states in the form of the layer's own outputs, which a step of a chain reads."""
+        if self.norms.get("norm_before_fc"):
+            states = self.norm("input_norm", states)
+        if self.norms.get("fc_norm"):
+            taps = states.chunk(3, dim=-1)
+            states = torch.cat([self.norm(f"fc_norm.{i}", tap) for i, tap in enumerate(taps)], dim=-1)
         return self.linear("fc", states) if self.is_eagle3 else states
 
     def layer_inputs(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,8 +247,10 @@ class Draft:
             fused = self.linear("fc", torch.cat([embedded, states], dim=-1))
             return fused, fused
         hidden = states if states.shape[-1] == self.config["hidden_size"] else self.own_states(states)
-        embedded = self.norm("midlayer.input_layernorm", embedded)
-        return hidden, torch.cat([embedded, self.norm("midlayer.hidden_norm", hidden)], dim=-1)
+        embedded = self.norm(f"{self.layer}input_layernorm", embedded)
+        state = self.norm(f"{self.layer}hidden_norm", hidden)
+        residual = state if self.norms.get("norm_before_residual") else hidden
+        return residual, torch.cat([embedded, state], dim=-1)
 
     def rotate(self, x: Tensor, first_position: int) -> Tensor:
         half = self.head_dim // 2
@@ -234,6 +272,9 @@ class Draft:
             .transpose(0, 1)
             for which in "qkv"
         }
+        if self.config["model_type"] == "qwen3":
+            for which in "qk":
+                by_head[which] = self.norm(f"{self.layer}self_attn.{which}_norm", by_head[which])
         queries = self.rotate(by_head["q"], cache.next_position)
         keys = torch.cat([cache.keys, self.rotate(by_head["k"], cache.next_position)], dim=1)
         values = torch.cat([cache.values, by_head["v"]], dim=1)
@@ -245,11 +286,12 @@ class Draft:
         read = self.norm(f"{self.layer}post_attention_layernorm", x)
         gate, up = (self.linear(f"{self.layer}mlp.{which}_proj", read) for which in ("gate", "up"))
         x = x + self.linear(f"{self.layer}mlp.down_proj", torch.nn.functional.silu(gate) * up)
+        x = self.norm("norm", x) if self.norms.get("norm_output") else x
         return x, Cache(keys, values, cache.next_position + len(tokens))
 
     def logits(self, outputs: Tensor) -> Tensor:
         if self.is_eagle3:
-            return self.linear("lm_head", self.norm("norm", outputs))
+            return self.linear("lm_head", outputs if self.norms.get("norm_output") else self.norm("norm", outputs))
         return outputs @ self.target.lm_head.T
 
     def prefill(self, tokens: list[int], states: Tensor) -> tuple[Tensor, Cache]:
@@ -362,7 +404,8 @@ def outputs_of_transformers(folder: pathlib.Path, draft: Draft, tokens: Tensor, 
         module, _, parameter = name.removeprefix(draft.layer).rpartition(".")
         if module.startswith(("self_attn", "mlp", "post_attention")):
             setattr(layer.get_submodule(module), parameter, torch.nn.Parameter(tensor))
-    return model(inputs_embeds=residual[None], use_cache=False).last_hidden_state[0]
+    outputs = model(inputs_embeds=residual[None], use_cache=False).last_hidden_state[0]
+    return draft.norm("norm", outputs) if draft.norms.get("norm_output") else outputs
 
 
 def check_passes(
@@ -388,7 +431,7 @@ def check_passes(
 
 def rolled(draft: Draft, names: list[str], columns: int) -> Draft:
     weights = draft.weights | {name: draft.weights[name].roll(columns, dims=1) for name in names}
-    return Draft(draft.config, weights, draft.target)
+    return Draft(draft.config, weights, draft.target, draft.norms or None)
 
 
 def without(draft: Draft, suffix: str) -> Draft:
@@ -404,7 +447,10 @@ def wrong_readings(draft: Draft, tokens: list[int], states: Tensor, chain: Chain
     def by(other: Draft = draft, read: Tensor = states, **options) -> Tensor:
         return run_chain(other, tokens, read, **({"fed": fed} | options)).logits
 
-    far = Draft(draft.config | {"rope_theta": 50 * draft.theta}, draft.weights, draft.target)
+    def read_as(config: dict, norms: dict | None) -> Draft:
+        return Draft(draft.config | config, draft.weights, draft.target, norms)
+
+    far = read_as({"rope_theta": 50 * draft.theta}, draft.norms or None)
     wrong = {"another RoPE base": by(far), "steps at the position in the text": by(position_shift=1)}
     if not draft.is_eagle3:
         wrong["state before the final norm"] = by(read=draft.target.before_norm)
@@ -414,12 +460,16 @@ def wrong_readings(draft: Draft, tokens: list[int], states: Tensor, chain: Chain
         if draft.config.get("qkv_bias"):
             wrong["no biases of q, k and v"] = by(without(draft, "_proj.bias"))
         return wrong
-    inputs = [f"midlayer.self_attn.{which}_proj.weight" for which in "qkv"]
+    for which, on in draft.norms.items():
+        if isinstance(on, bool):
+            wrong[f"{which} {not on}".lower()] = by(read_as({}, draft.norms | {which: not on}))
+    inputs = [f"{draft.layer}self_attn.{which}_proj.weight" for which in "qkv"]
     leaving = [draft.target.entering[layer + 1] for layer in tap_layers(len(draft.target.entering))]
     wrong["taps that leave the layers"] = by(read=torch.cat(leaving, dim=-1))
     wrong["taps in another order"] = by(rolled(draft, ["fc.weight"], width))
     wrong["attention on [state, embedding]"] = by(rolled(draft, inputs, width))
-    wrong["steps read the normed output"] = by(feed=lambda output: draft.norm("norm", output))
+    if not draft.norms.get("norm_output"):
+        wrong["steps read the normed output"] = by(feed=lambda output: draft.norm("norm", output))
     draft_ids = [(draft.token_ids == token).nonzero().item() for token in fed]
     wrong["steps embed the draft's ids"] = by(fed=draft_ids)
     return wrong
@@ -453,7 +503,7 @@ def random_weights(head: Head, target: Target) -> dict[str, Tensor]:
     head_dim = config.get("head_dim") or width // config["num_attention_heads"]
     queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     read = 2 * width if eagle3 else width  # what q, k and v are wide
-    layer = "midlayer." if eagle3 else "layers.0."
+    layer = "midlayer." if eagle3 and head.norms is None else "layers.0."
     weights = {}
 
     def add(name: str, *shape: int, scale: float = 0.2) -> None:
@@ -476,8 +526,15 @@ def random_weights(head: Head, target: Target) -> dict[str, Tensor]:
         weights["embed_tokens.weight"] = target.embedding.to(head.dtype)
         assert torch.equal(weights["embed_tokens.weight"].float(), target.embedding)
         return weights
-    for name in ("midlayer.hidden_norm", "midlayer.input_layernorm", "norm"):
+    for name in (f"{layer}hidden_norm", f"{layer}input_layernorm", "norm"):
         add(f"{name}.weight", width)
+    if config["model_type"] == "qwen3":
+        for which in "qk":
+            add(f"{layer}self_attn.{which}_norm.weight", head_dim)
+    if (head.norms or {}).get("norm_before_fc"):
+        add("input_norm.weight", 3 * width)
+    for tap in range(3 if (head.norms or {}).get("fc_norm") else 0):
+        add(f"fc_norm.{tap}.weight", width)
     vocabulary = config["draft_vocab_size"]
     add("lm_head.weight", vocabulary, width, scale=0.4)
     known = torch.randperm(config["vocab_size"], generator=generator)[:vocabulary].sort().values
@@ -485,6 +542,21 @@ def random_weights(head: Head, target: Target) -> dict[str, Tensor]:
     weights["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool)
     weights["t2d"][known] = True
     return weights
+
+
+def speculators_config(head: Head) -> dict:
+    """The layer's fields without max_position_embeddings, which is what both classes of transformers fill in."""
+    layer = {key: value for key, value in head.config.items() if key not in ("draft_vocab_size", "max_position_embeddings")}
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "draft_vocab_size": head.config["draft_vocab_size"],
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": head.target}},
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "target_hidden_size": None,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layer,
+    } | head.norms
 
 
 def write_drafts(path: pathlib.Path, draft: Draft, head: Head, tokens: list[int], states: Tensor, chain: Chain,
@@ -513,12 +585,14 @@ def make_head(head: Head, root: pathlib.Path) -> None:
     weights = random_weights(head, target)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_json(folder / "config.json", head.config)
+    write_json(folder / "config.json", head.config if head.norms is None else speculators_config(head))
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    draft = Draft(head.config, weights, target)
+    draft = Draft(head.config, weights, target, head.norms)
     states = draft.states()
     chain, tree = run_chain(draft, tokens, states), grow_tree(draft, tokens, states)
-    check_passes(folder, draft, tokens, states, chain, tree)
+    with tempfile.TemporaryDirectory() as plain:
+        write_json(pathlib.Path(plain) / "config.json", head.config)
+        check_passes(pathlib.Path(plain), draft, tokens, states, chain, tree)
     print(f"{head.name}: {check_goldens(draft, tokens, states, chain, tree)}")
     write_drafts(folder / "drafts.json", draft, head, tokens, states, chain, tree)
 
