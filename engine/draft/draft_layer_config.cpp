@@ -13,7 +13,11 @@ namespace {
 
 constexpr const char* trained_for = "a draft layer belongs to the model it was trained on";
 constexpr const char* kind_field = "draft_layer";
+// draft_layer_fields: of the library speculators, and the window of its layer.
+constexpr const char* of_speculators = "speculators_model_type";
+constexpr const char* window_field = "draft_layer_window";
 constexpr std::int64_t max_info_rank = 1 << 16;
+constexpr std::int64_t max_window = 1 << 24;
 
 /// The layer must be of the kind that the method drafts with.
 void check_kind(const Json& json, const DraftLayerConfig& config, const DraftMethod& method) {
@@ -49,8 +53,9 @@ std::vector<std::int32_t> info_tokens_of(const SafetensorsFolder& tensors, std::
 
 /// Layers whose inputs a layer of EAGLE-3 reads: those that its config.json names, else an early, a middle and a late
 /// one. There are two conventions for the names: if the first is 1, they are layers whose outputs are read, for the
-/// default begins with 2 (as SGLang tells them apart, pull request 25454).
+/// default begins with 2 (as SGLang tells them apart, pull request 25454). The library speculators has but one.
 std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& target, const std::string& file) {
+    const bool names_inputs = json.contains(of_speculators);
     constexpr const char* field = "eagle_aux_hidden_state_layer_ids";
     const Json* named = find_member(json, field, file);
     if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
@@ -66,7 +71,7 @@ std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& tar
         for (const Json& one : *named)
             layers.push_back(one.is_number_unsigned() ? one.get<std::int64_t>() : target.num_layers);
     }
-    if (!layers.empty() && layers.front() == 1) {
+    if (!layers.empty() && layers.front() == 1 && !names_inputs) {
         for (std::int64_t& layer : layers) ++layer;
     }
     const auto beyond = [&](std::int64_t layer) { return layer < 0 || layer >= target.num_layers; };
@@ -184,6 +189,7 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     refuse("vocab_size", target.vocab_size, config.layer.vocab_size, trained_for);
     LayerConfig& kind = config.layer.layers.front();
     kind.qkv_bias = get_bool_or(json, "qkv_bias", kind.qkv_bias, config.file);
+    kind.attention_window = get_int_or(json, window_field, kind.attention_window, 0, max_window, config.file);
     // Its positions are limited by memory alone, whatever its max_position_embeddings.
     config.layer.max_positions = target.max_positions;
     if (config.chains_states)
@@ -233,11 +239,13 @@ std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) co
 Json draft_layer_fields(const std::filesystem::path& folder) {
     const std::string file = (folder / "config.json").string();
     const Json json = read_json(file);
-    constexpr const char* kind_of_speculator = "speculators_model_type";
-    const Json* kind = find_member(json, kind_of_speculator, file);
+    const Json* kind = find_member(json, of_speculators, file);
     if (kind == nullptr) return json;
     if (*kind != "eagle3")
-        throw InputError(file, kind_of_speculator, "\"eagle3\"", describe(*kind), "others are not in this version");
+        throw InputError(file, of_speculators, "\"eagle3\"", describe(*kind), "others are not in this version");
+    if (get_bool_or(json, "embed_requires_grad", false, file))
+        throw InputError(file, "embed_requires_grad", "false", "true",
+                         "a layer with an embedding of its own is not in this version");
     constexpr const char* section = "transformer_layer_config";
     const Json* inner = find_member(json, section, file);
     const Json none = Json::object();
@@ -253,6 +261,12 @@ Json draft_layer_fields(const std::filesystem::path& folder) {
                          "");
     fields.update(*inner);
     fields.erase("architectures");  // those of the target
+    fields[of_speculators] = *kind;
+    if (const Json* types = find_member(fields, "layer_types", file, section);
+        type == "llama" && types != nullptr && *types == Json::array({"sliding_attention"})) {  // unlike any model
+        fields[window_field] = get_int(fields, "sliding_window", 1, max_window, file, section);
+        fields.erase("layer_types");
+    }
     for (const char* key : {"draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "norm_before_residual",
                             "norm_before_fc", "fc_norm", "norm_output"}) {
         if (const Json* value = find_member(json, key, file)) fields[key] = *value;

@@ -22,12 +22,14 @@ PartialSequence& sequence_of(const Proposal& proposal) {
 }
 
 SamplingParams without_filters(const SamplingParams& sampling) {
-    return {.temperature = sampling.temperature,
-            .repetition_penalty = sampling.repetition_penalty,
-            .penalty_window = sampling.penalty_window,
-            .output = sampling.output,
-            .dry = sampling.dry,
-            .dry_breakers = sampling.dry_breakers};
+    SamplingParams kept = sampling;
+    const SamplingParams defaults;
+    kept.top_k = defaults.top_k;
+    kept.top_p = defaults.top_p;
+    kept.min_p = defaults.min_p;
+    kept.eta = defaults.eta;
+    kept.min_keep = defaults.min_keep;
+    return kept;
 }
 
 class TokenSwiftDrafter final : public Drafter {

@@ -79,7 +79,7 @@ void Replica::State::watch_for_ends(Sequence& sequence) const {
         sequence.stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence.item.prompt);
         std::int64_t count = 0;
         for (const std::int32_t token : sequence.output())
-            sequence.stop_text->push(token, ++count >= wanted.sampling.min_tokens);
+            sequence.stop_text->push(token, ++count > wanted.sampling.min_tokens);
     }
     if (wanted.stop_loops > 0) {
         sequence.loops.emplace(wanted.stop_loops);

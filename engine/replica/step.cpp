@@ -144,7 +144,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     }
     if (std::find(wanted.eos_ids.begin(), wanted.eos_ids.end(), token) != wanted.eos_ids.end())
         reason = FinishReason::stop;
-    const bool may_stop = sequence.num_output() >= wanted.sampling.min_tokens;
+    const bool may_stop = sequence.num_output() > wanted.sampling.min_tokens;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token, may_stop)) reason = FinishReason::stop;
     // Before the length: the item ends here with any max-tokens.
     if (sequence.loops && sequence.loops->push(token) && !reason) reason = FinishReason::repetition;

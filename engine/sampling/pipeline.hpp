@@ -40,7 +40,7 @@ class LogitsPipeline {
     /// DRY, no biases and no penalties of the output.
     [[nodiscard]] static bool fits_device(const SamplingParams& params, std::int64_t num_tokens) {
         return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() &&
-               num_tokens - params.prompt_tokens >= params.min_tokens;
+               (params.ends.empty() || num_tokens - params.prompt_tokens >= params.min_tokens);
     }
 
     /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose,

@@ -100,11 +100,13 @@ Settings read_settings(const CommandLine& line, int ranks) {
 
 /// State that the hooks of the replica update.
 struct Session {
-    Session(const engine::Tokenizer& tokenizer, const Settings& settings)
-        : characters(tokenizer), text(settings.stop) {}
+    Session(const engine::Tokenizer& tokenizer, std::shared_ptr<const engine::GenerationOptions> wanted)
+        : options(std::move(wanted)), characters(tokenizer), text(options->stop) {}
 
+    std::shared_ptr<const engine::GenerationOptions> options;
     engine::Detokenizer characters;
     TextStream text;
+    std::int64_t num_tokens = 0;
     std::string shown;  ///< all text printed so far
     std::optional<engine::FinishedItem> result;
     double first_token_seconds = 0;  ///< since the start of the program; 0: none yet
@@ -116,7 +118,11 @@ struct Session {
     void emit(std::span<const std::int32_t> tokens) {
         if (first_token_seconds == 0) first_token_seconds = seconds_since_start();
         std::string more;
-        for (const std::int32_t token : tokens) more += text.push(characters.push(token));
+        for (const std::int32_t token : tokens) {
+            const std::vector<std::int32_t>& ends = options->eos_ids;
+            if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
+            more += text.push(characters.push(token), ++num_tokens > options->sampling.min_tokens);
+        }
         if (!more.empty()) show(more);
     }
     /// Prints the rest of the text. Uses the text of the finished item if there is one, so that the output equals what
@@ -131,10 +137,9 @@ struct Session {
     }
 };
 
-engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::GenerationOptions> options,
-                              std::vector<std::int32_t> prompt) {
+engine::ReplicaHooks hooks_of(Session& session, std::vector<std::int32_t> prompt) {
     engine::ReplicaHooks hooks;
-    hooks.next_work = [options = std::move(options), prompt = std::move(prompt),
+    hooks.next_work = [options = session.options, prompt = std::move(prompt),
                        given = false]() mutable -> std::optional<engine::WorkItem> {
         if (std::exchange(given, true)) return std::nullopt;
         // Id 1 is the id of the first item in a data set without ids, so `run` gives the same random numbers and text.
@@ -230,10 +235,10 @@ Ending generate(Request request, LoadedJob& loaded) {
     options.kv_memory_bytes = loaded.kv_memory_bytes(settings);
     options.kv_host_bytes = host_bytes(settings, *loaded.device);
     const std::size_t prompt_tokens = request.prompt.size();
-    Session session(*loaded.tokenizer, settings);
+    Session session(*loaded.tokenizer, generation_options(settings, request.config));
     stop_on_interrupt();
     engine::Replica replica(*loaded.model, *loaded.group, *loaded.tokenizer, options,
-                            hooks_of(session, generation_options(settings, request.config), std::move(request.prompt)));
+                            hooks_of(session, std::move(request.prompt)));
     const engine::ReplicaOutcome outcome = replica.run();
     if (!shown) return {};
     session.end();

@@ -15,12 +15,12 @@ std::size_t partial_match(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-std::string TextStream::push(std::string_view text) {
+std::string TextStream::push(std::string_view text, bool may_stop) {
     if (stopped_) return "";
     held_ += text;
     std::size_t certain = held_.size();
     for (const std::string& stop : stops_) {
-        const std::size_t found = held_.find(stop);
+        const std::size_t found = may_stop ? held_.find(stop) : std::string::npos;
         stopped_ = stopped_ || found != std::string::npos;
         certain = std::min(certain, found != std::string::npos ? found : held_.size() - partial_match(held_, stop));
     }

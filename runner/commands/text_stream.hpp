@@ -13,8 +13,9 @@ class TextStream {
   public:
     explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-    /// Appends text; returns what can be shown now. Returns nothing after a stop string.
-    std::string push(std::string_view text);
+    /// Appends text; returns what can be shown now. Returns nothing after a stop string. `may_stop`: false if a stop
+    /// string that the text ends with is text like any other.
+    std::string push(std::string_view text, bool may_stop = true);
     /// Returns the held text at the end of the stream.
     std::string finish();
     [[nodiscard]] bool stopped() const { return stopped_; }

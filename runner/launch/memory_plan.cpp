@@ -318,7 +318,8 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
         const engine::ModelConfig& target = parts.front().config;
         const auto layer = engine::DraftLayerConfig::load(folder, target, *settings.draft);
         const engine::TreeShape shape = draft_of(settings).shape();
-        const std::int64_t wide = 6 + (layer.has_own_head() ? 2 * std::ssize(layer.eagle3.tap_layers) : 0) +
+        const std::int64_t per_tap = layer.eagle3.norm_before_fusion ? 4 : layer.eagle3.norms_taps ? 3 : 2;
+        const std::int64_t wide = 6 + (layer.has_own_head() ? per_tap * std::ssize(layer.eagle3.tap_layers) : 0) +
                                   (layer.is_targets_own() ? 3 : 0);  // its inputs and output, normed
         const std::int64_t logits = settings.batch * (3 * 2 * shape.width + shape.depth);
         bytes += std::int64_t{sizeof(float)} * (rows * wide * target.hidden_size + logits * target.vocab_size);

@@ -189,6 +189,8 @@ TEST(Eagle3, FoldersWithFaultsAreRefusedInOneLine) {
     expect_refused(message({{"norm_before_fc", true}}), "input_norm.weight: expected a tensor of shape [96]");
     expect_refused(message({{"norm_before_fc", true}, {"fc_norm", true}}),
                    "fc_norm: expected false beside norm_before_fc, got true");
+    expect_refused(message({{"speculators_model_type", "eagle3"}, {"embed_requires_grad", true}}),
+                   "embed_requires_grad: expected false, got true");
     expect_refused(message({{"speculators_model_type", "peagle"}}),
                    "speculators_model_type: expected \"eagle3\", got \"peagle\"; others are not in this version");
     expect_refused(message({{"speculators_model_type", "eagle3"}}),

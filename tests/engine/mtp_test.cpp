@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "engine/draft/layer_drafter.hpp"
 #include "engine/error.hpp"
 #include "engine/model/model_plan.hpp"
 #include "tests/engine/draft_layer_harness.hpp"
@@ -99,6 +101,22 @@ TEST_P(MtpTexts, RecursiveGivesOneTextWhateverTheBatchAndTheInterruptions) {
     EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks";
     job.layer_parallel = DraftLayer::Parallel::replicated;
     EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks, each with the whole layer";
+}
+
+// After a resume a few states may be missing. They are not worth all that came before.
+TEST(Mtp, ASmallGapOfStatesIsFilled) {
+    LayerGolden golden("mtp/glm4-moe", "mtp");
+    PagePool pool(*golden.device, golden.layer.kv_layout(), std::int64_t{1} << 30);
+    for (const auto& [first, one_text, kept] : {std::tuple{15, false, true}, {500, false, false}, {15, true, false}}) {
+        LayerSequence sequence(pool, "kind", one_text);
+        sequence.keep(0, golden.model->hidden_states(10));
+        sequence.reserve(10, 0);
+        sequence.commit_pending(10);
+        sequence.keep(first, golden.model->hidden_states(2));
+        EXPECT_EQ(sequence.first_pending(), kept ? 10 : first);
+        EXPECT_EQ(sequence.num_pending(), kept ? 7 : 2);
+        EXPECT_EQ(sequence.known(), first + 2);
+    }
 }
 
 TEST(Mtp, ItsSizeCountsTheExpertsOfOneToken) {

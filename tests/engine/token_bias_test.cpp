@@ -106,7 +106,7 @@ TEST(MinTokens, StopStringsBeforeItAreNoEnd) {
     EXPECT_TRUE(text.starts_with(early.text));
     job.generation.sampling.min_tokens = 55;
     const FinishedItem late = launch(job).items.at(0);
-    EXPECT_GE(std::ssize(late.tokens), 55);
+    EXPECT_GT(std::ssize(late.tokens), 55);
     EXPECT_TRUE(text.starts_with(late.text));
     EXPECT_NE(late.text.find(job.generation.stop.front()), std::string::npos) << "it stays in the text";
 }

@@ -590,6 +590,10 @@ TEST(TextStream, ShowsWhatIsCertain) {
     TextStream open({"STOP"});
     EXPECT_EQ(open.push("to STO"), "to ");
     EXPECT_EQ(open.finish(), "STO");
+    TextStream later({"END"});
+    EXPECT_EQ(later.push("a END b E", false), "a END b ") << "before the least number of tokens it is text";
+    EXPECT_EQ(later.push("ND"), "") << "one that is completed behind it ends the text";
+    EXPECT_TRUE(later.stopped());
     TextStream first({"bc", "a"});
     EXPECT_EQ(first.push("xbca"), "x") << "the earliest stop ends the text";
 }

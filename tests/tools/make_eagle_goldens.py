@@ -138,11 +138,12 @@ HEADS = [
         "speculators-llama",
         "llama-8-layers",
         SPECULATOR | {"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
-                      "torch_dtype": "float32"},
-        seed=7,
+                      "layer_types": ["sliding_attention"], "sliding_window": 20, "torch_dtype": "float32"},
+        seed=5,
         dtype=torch.float32,
         gain=0.5,
-        norms={"norm_before_residual": True, "norm_before_fc": True, "eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
+        norms={"norm_before_residual": True, "norm_before_fc": True, "norm_output": True,
+               "eagle_aux_hidden_state_layer_ids": [1, 4, 5]},
     ),
     Head(
         "speculators-qwen3",
@@ -229,7 +230,10 @@ class Draft:
         """The target's states as the head reads them: after the final norm, or three taps side by side."""
         if not self.is_eagle3:
             return self.target.after_norm
-        return torch.cat([self.target.entering[layer] for layer in tap_layers(len(self.target.entering))], dim=-1)
+        return torch.cat([self.target.entering[layer] for layer in self.taps()], dim=-1)
+
+    def taps(self) -> list[int]:
+        return self.norms.get("eagle_aux_hidden_state_layer_ids") or tap_layers(len(self.target.entering))
 
     def own_states(self, states: Tensor) -> Tensor:
         """The target's states in the form of the layer's own outputs, which a step of a chain reads."""
@@ -280,8 +284,10 @@ class Draft:
         values = torch.cat([cache.values, by_head["v"]], dim=1)
         group = queries.shape[0] // keys.shape[0]
         scores = queries @ keys.repeat_interleave(group, 0).transpose(1, 2) / math.sqrt(self.head_dim)
-        later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(cache.keys.shape[1] + 1)
-        mixed = scores.masked_fill(later, -math.inf).softmax(-1) @ values.repeat_interleave(group, 0)
+        unseen = torch.ones(scores.shape[1:], dtype=torch.bool).triu(cache.keys.shape[1] + 1)
+        if window := self.config.get("sliding_window"):
+            unseen |= torch.ones(scores.shape[1:], dtype=torch.bool).tril(cache.keys.shape[1] - window)
+        mixed = scores.masked_fill(unseen, -math.inf).softmax(-1) @ values.repeat_interleave(group, 0)
         x = residual + self.linear(f"{self.layer}self_attn.o_proj", mixed.transpose(0, 1).flatten(1))
         read = self.norm(f"{self.layer}post_attention_layernorm", x)
         gate, up = (self.linear(f"{self.layer}mlp.{which}_proj", read) for which in ("gate", "up"))
@@ -463,8 +469,10 @@ def wrong_readings(draft: Draft, tokens: list[int], states: Tensor, chain: Chain
     for which, on in draft.norms.items():
         if isinstance(on, bool):
             wrong[f"{which} {not on}".lower()] = by(read_as({}, draft.norms | {which: not on}))
+    if "sliding_window" in draft.config:
+        wrong["no window"] = by(read_as({"sliding_window": None}, draft.norms))
     inputs = [f"{draft.layer}self_attn.{which}_proj.weight" for which in "qkv"]
-    leaving = [draft.target.entering[layer + 1] for layer in tap_layers(len(draft.target.entering))]
+    leaving = [draft.target.entering[layer + 1] for layer in draft.taps()]
     wrong["taps that leave the layers"] = by(read=torch.cat(leaving, dim=-1))
     wrong["taps in another order"] = by(rolled(draft, ["fc.weight"], width))
     wrong["attention on [state, embedding]"] = by(rolled(draft, inputs, width))
@@ -563,7 +571,7 @@ def write_drafts(path: pathlib.Path, draft: Draft, head: Head, tokens: list[int]
                  tree: list[Node]) -> None:  # fmt: skip
     lines = [f'"target": "{head.target}"', f'"tokens": {json.dumps(tokens)}', f'"last_state": {numbers(states[-2])}']
     if draft.is_eagle3:
-        lines.append(f'"taps": {json.dumps(tap_layers(len(draft.target.entering)))}')
+        lines.append(f'"taps": {json.dumps(draft.taps())}')
         lines.append(f'"token_ids": {json.dumps(draft.token_ids.tolist())}')
     lines.append(f'"chain": {json.dumps(chain.tokens)}')
     lines.append('"logits": [\n    ' + ",\n    ".join(map(numbers, chain.logits)) + "]")
@@ -591,7 +599,9 @@ def make_head(head: Head, root: pathlib.Path) -> None:
     states = draft.states()
     chain, tree = run_chain(draft, tokens, states), grow_tree(draft, tokens, states)
     with tempfile.TemporaryDirectory() as plain:
-        write_json(pathlib.Path(plain) / "config.json", head.config)
+        windowed = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}  # LlamaForCausalLM knows no window
+        config = head.config | (windowed if "sliding_window" in head.config else {})
+        write_json(pathlib.Path(plain) / "config.json", config)
         check_passes(pathlib.Path(plain), draft, tokens, states, chain, tree)
     print(f"{head.name}: {check_goldens(draft, tokens, states, chain, tree)}")
     write_drafts(folder / "drafts.json", draft, head, tokens, states, chain, tree)
