@@ -23,6 +23,13 @@ kernels::DType type_of(Precision precision) {
     return precision == Precision::fp32 ? kernels::DType::f32 : kernels::DType::bf16;
 }
 
+void plan_norm(const DraftLayerConfig& config, const std::string& name, std::int64_t width, Norm& norm,
+               std::vector<WeightPlan>& plans, bool adds_one = false) {
+    WeightPlan& plan = plans.emplace_back(whole_vector(name, width, norm.gain));
+    plan.offset = adds_one ? 1.0F : 0.0F;
+    norm.eps = static_cast<float>(config.layer.norm_eps);
+}
+
 /// The fusion, a matrix for each part of its input. Every rank holds it whole.
 void plan_fusion(const DraftLayerConfig& config, kernels::DType dtype, DraftLayer::Parts& parts,
                  std::vector<WeightPlan>& plans) {
@@ -75,11 +82,8 @@ void plan_own_layer(const DraftLayerConfig& config, const Split& split, Precisio
         plans.push_back(std::move(plan));
     for (const auto& [name, norm] : {std::pair{config.mtp.embedding_norm, &parts.embedding_norm},
                                      {config.mtp.state_norm, &parts.state_norm},
-                                     {config.mtp.output_norm, &parts.output_norm}}) {
-        WeightPlan& plan = plans.emplace_back(whole_vector(name, config.layer.hidden_size, norm->gain));
-        plan.offset = config.layer.files.norm_adds_one ? 1.0F : 0.0F;
-        norm->eps = static_cast<float>(config.layer.norm_eps);
-    }
+                                     {config.mtp.output_norm, &parts.output_norm}})
+        plan_norm(config, name, config.layer.hidden_size, *norm, plans, config.layer.files.norm_adds_one);
 }
 
 /// EAGLE-3: norms of the layer's input, and the output head, sharded over the vocabulary.
@@ -88,8 +92,7 @@ void plan_head(const DraftLayerConfig& config, const Split& split, kernels::DTyp
     const std::int64_t hidden = config.layer.hidden_size, num_taps = std::ssize(config.eagle3.tap_layers);
     const std::string& layer = config.eagle3.prefix;
     const auto add_norm = [&](const std::string& name, std::int64_t width, Norm& norm) {
-        plans.push_back(whole_vector(name, width, norm.gain));
-        norm.eps = static_cast<float>(config.layer.norm_eps);
+        plan_norm(config, name, width, norm, plans);
     };
     add_norm(layer + "input_layernorm", hidden, parts.embedding_norm);
     add_norm(layer + "hidden_norm", hidden, parts.state_norm);
@@ -126,8 +129,7 @@ std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const S
         const std::int64_t tokens = std::ssize(config.info_tokens);
         plans.push_back(whole_matrix("token_info.down", rank, config.layer.hidden_size, dtype, info.down));
         plans.push_back(whole_matrix("token_info.up", tokens, rank, dtype, info.up));
-        plans.push_back(whole_vector("token_info.norm", tokens, info.norm.gain));
-        info.norm.eps = static_cast<float>(config.layer.norm_eps);
+        plan_norm(config, "token_info.norm", tokens, info.norm, plans);
     }
     return plans;
 }

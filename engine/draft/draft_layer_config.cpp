@@ -13,9 +13,7 @@ namespace {
 
 constexpr const char* trained_for = "a draft layer belongs to the model it was trained on";
 constexpr const char* kind_field = "draft_layer";
-// draft_layer_fields: of the library speculators, and the window of its layer.
-constexpr const char* of_speculators = "speculators_model_type";
-constexpr const char* window_field = "draft_layer_window";
+constexpr const char* speculators_field = "speculators_model_type";
 constexpr std::int64_t max_info_rank = 1 << 16;
 constexpr std::int64_t max_window = 1 << 24;
 
@@ -54,8 +52,9 @@ std::vector<std::int32_t> info_tokens_of(const SafetensorsFolder& tensors, std::
 /// Layers whose inputs a layer of EAGLE-3 reads: those that its config.json names, else an early, a middle and a late
 /// one. There are two conventions for the names: if the first is 1, they are layers whose outputs are read, for the
 /// default begins with 2 (as SGLang tells them apart, pull request 25454). The library speculators has but one.
-std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& target, const std::string& file) {
-    const bool names_inputs = json.contains(of_speculators);
+std::vector<std::int64_t> tap_layers_of(const DraftLayerFields& fields, const ModelConfig& target,
+                                        const std::string& file) {
+    const Json& json = fields.json;
     constexpr const char* field = "eagle_aux_hidden_state_layer_ids";
     const Json* named = find_member(json, field, file);
     if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
@@ -71,7 +70,7 @@ std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& tar
         for (const Json& one : *named)
             layers.push_back(one.is_number_unsigned() ? one.get<std::int64_t>() : target.num_layers);
     }
-    if (!layers.empty() && layers.front() == 1 && !names_inputs) {
+    if (!layers.empty() && layers.front() == 1 && !fields.of_speculators) {
         for (std::int64_t& layer : layers) ++layer;
     }
     const auto beyond = [&](std::int64_t layer) { return layer < 0 || layer >= target.num_layers; };
@@ -109,8 +108,9 @@ std::vector<std::int32_t> head_tokens_of(const SafetensorsFolder& tensors, std::
     return tokens;
 }
 
-void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const ModelConfig& target,
+void read_eagle3(const DraftLayerFields& fields, const SafetensorsFolder& tensors, const ModelConfig& target,
                  DraftLayerConfig& config) {
+    const Json& json = fields.json;
     Eagle3Config& eagle3 = config.eagle3;
     eagle3.norm_before_residual = get_bool_or(json, "norm_before_residual", false, config.file);
     eagle3.norm_before_fusion = get_bool_or(json, "norm_before_fc", false, config.file);
@@ -121,7 +121,7 @@ void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const Model
     if (config.layer.has_latent_attention())
         throw InputError(config.file, "model_type", "a layer without latent attention",
                          describe(Json(config.layer.model_type)), "this form is not in this version");
-    eagle3.tap_layers = tap_layers_of(json, target, config.file);
+    eagle3.tap_layers = tap_layers_of(fields, target, config.file);
     const std::int64_t num_rows =
         get_int_or(json, "draft_vocab_size", target.vocab_size, 1, target.vocab_size, config.file);
     eagle3.tokens = head_tokens_of(tensors, num_rows, target, config.file);
@@ -169,7 +169,8 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     DraftLayerConfig config;
     config.file = (folder / "config.json").string();
     config.chains_states = method.chains_states;
-    const Json json = draft_layer_fields(folder);
+    const DraftLayerFields fields = draft_layer_fields(folder);
+    const Json& json = fields.json;
     const auto refuse = [&](const char* field, std::int64_t expected, std::int64_t got, const std::string& fix) {
         if (expected != got) throw InputError(config.file, field, std::to_string(expected), std::to_string(got), fix);
     };
@@ -189,7 +190,7 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     refuse("vocab_size", target.vocab_size, config.layer.vocab_size, trained_for);
     LayerConfig& kind = config.layer.layers.front();
     kind.qkv_bias = get_bool_or(json, "qkv_bias", kind.qkv_bias, config.file);
-    kind.attention_window = get_int_or(json, window_field, kind.attention_window, 0, max_window, config.file);
+    if (fields.attention_window > 0) kind.attention_window = fields.attention_window;
     // Its positions are limited by memory alone, whatever its max_position_embeddings.
     config.layer.max_positions = target.max_positions;
     if (config.chains_states)
@@ -201,7 +202,7 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
         if (config.chains_states)
             throw InputError(config.file, kind_field, "none in a folder of EAGLE-3's tensors",
                              describe(json[kind_field]), "a chain of states has no layer of this form");
-        read_eagle3(json, tensors, target, config);
+        read_eagle3(fields, tensors, target, config);
     }
     return config;
 }
@@ -236,13 +237,11 @@ std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) co
     return has_own_head() ? layer.vocab_size * layer.hidden_size : target.vocab_size * target.embedding_width();
 }
 
-Json draft_layer_fields(const std::filesystem::path& folder) {
-    const std::string file = (folder / "config.json").string();
-    const Json json = read_json(file);
-    const Json* kind = find_member(json, of_speculators, file);
-    if (kind == nullptr) return json;
-    if (*kind != "eagle3")
-        throw InputError(file, of_speculators, "\"eagle3\"", describe(*kind), "others are not in this version");
+/// Of the library speculators: what EAGLE-3 needs, from the objects that hold it.
+static DraftLayerFields speculators_fields(const Json& json, const std::string& file) {
+    const Json& kind = json[speculators_field];
+    if (kind != "eagle3")
+        throw InputError(file, speculators_field, "\"eagle3\"", describe(kind), "others are not in this version");
     if (get_bool_or(json, "embed_requires_grad", false, file))
         throw InputError(file, "embed_requires_grad", "false", "true",
                          "a layer with an embedding of its own is not in this version");
@@ -251,27 +250,33 @@ Json draft_layer_fields(const std::filesystem::path& folder) {
     const Json none = Json::object();
     const std::string type = get_string_or(inner != nullptr ? *inner : none, "model_type", "", file, section);
     // What these classes of transformers fill in: the library writes what differs from it.
-    Json fields = {{"hidden_size", 4096}, {"num_attention_heads", 32}};
+    DraftLayerFields fields{.json = {{"hidden_size", 4096}, {"num_attention_heads", 32}}, .of_speculators = true};
     if (type == "llama")
-        fields.update({{"vocab_size", 32000}, {"intermediate_size", 11008}, {"max_position_embeddings", 2048}});
+        fields.json.update({{"vocab_size", 32000}, {"intermediate_size", 11008}, {"max_position_embeddings", 2048}});
     else if (type == "qwen3")
-        fields.update({{"vocab_size", 151936}, {"intermediate_size", 22016}, {"max_position_embeddings", 32768}});
+        fields.json.update({{"vocab_size", 151936}, {"intermediate_size", 22016}, {"max_position_embeddings", 32768}});
     else
         throw InputError(file, std::string(section) + ".model_type", "\"llama\" or \"qwen3\"", describe(Json(type)),
                          "");
-    fields.update(*inner);
-    fields.erase("architectures");  // those of the target
-    fields[of_speculators] = *kind;
-    if (const Json* types = find_member(fields, "layer_types", file, section);
+    fields.json.update(*inner);
+    fields.json.erase("architectures");  // those of the target
+    if (const Json* types = find_member(fields.json, "layer_types", file, section);
         type == "llama" && types != nullptr && *types == Json::array({"sliding_attention"})) {  // unlike any model
-        fields[window_field] = get_int(fields, "sliding_window", 1, max_window, file, section);
-        fields.erase("layer_types");
+        fields.attention_window = get_int(fields.json, "sliding_window", 1, max_window, file, section);
+        fields.json.erase("layer_types");
     }
     for (const char* key : {"draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "norm_before_residual",
                             "norm_before_fc", "fc_norm", "norm_output"}) {
-        if (const Json* value = find_member(json, key, file)) fields[key] = *value;
+        if (const Json* value = find_member(json, key, file)) fields.json[key] = *value;
     }
     return fields;
+}
+
+DraftLayerFields draft_layer_fields(const std::filesystem::path& folder) {
+    const std::string file = (folder / "config.json").string();
+    Json json = read_json(file);
+    if (find_member(json, speculators_field, file) != nullptr) return speculators_fields(json, file);
+    return {.json = std::move(json)};
 }
 
 std::string eagle3_prefix(const SafetensorsFolder& tensors) {
@@ -281,7 +286,7 @@ std::string eagle3_prefix(const SafetensorsFolder& tensors) {
 
 std::string method_of_draft_layer(const std::filesystem::path& folder) {
     try {
-        const Json json = draft_layer_fields(folder);
+        const Json json = draft_layer_fields(folder).json;
         if (json.value("num_hidden_layers", 0) != 1 || !SafetensorsFolder::open(folder).contains("fc.weight"))
             return "";
         for (const DraftMethod& method : draft_methods()) {

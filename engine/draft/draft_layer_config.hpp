@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/draft/methods.hpp"
+#include "engine/json.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/tensor_names.hpp"
@@ -54,9 +54,16 @@ struct DraftLayerConfig {
     [[nodiscard]] std::int64_t num_head_parameters(const ModelConfig& target) const;
 };
 
-/// config.json of a draft layer as published by the authors of EAGLE, also if the folder has the form of the library
-/// speculators, which holds the layer's fields in an object of their own. Throws InputError.
-nlohmann::json draft_layer_fields(const std::filesystem::path& folder);
+/// What config.json of a draft layer holds, in the form published by the authors of EAGLE.
+struct DraftLayerFields {
+    Json json;
+    bool of_speculators = false;        ///< the folder has the form of the library speculators
+    std::int64_t attention_window = 0;  ///< of its layer, where `json` cannot say it; 0: none, or as in `json`
+};
+
+/// Also reads folders of the library speculators, which holds the layer's fields in an object of their own. Throws
+/// InputError.
+DraftLayerFields draft_layer_fields(const std::filesystem::path& folder);
 
 /// Prefix of the decoder layer's tensors in a folder of EAGLE-3; "" if it is none.
 std::string eagle3_prefix(const SafetensorsFolder& tensors);

@@ -1,6 +1,7 @@
-// Draft method `eagle` (EAGLE 1 to 3; ALGORITHMS.md section 6): a draft layer predicts the target's next hidden state
-// from the one before it and the token between them; the target's output head turns it into a distribution. Level by
-// level the predicted states of the best nodes and their tokens are the layer's next input (dynamic_tree.cpp).
+// Draft methods `eagle` (EAGLE 1 to 3; ALGORITHMS.md section 6) and `mtp` (the target's own layer): a draft layer
+// predicts the target's next hidden state from the one before it and the token between them; the target's output head
+// turns it into a distribution. Level by level the predicted states of the best nodes and their tokens are the layer's
+// next input (dynamic_tree.cpp).
 #include <algorithm>
 #include <stdexcept>
 
@@ -82,7 +83,7 @@ void EagleDrafter::propose(std::span<Proposal> proposals) {
 
 std::unique_ptr<Drafter> make_eagle_drafter(const DraftContext& context) {
     if (context.target == nullptr || context.options.layer == nullptr)
-        throw std::logic_error("draft = eagle was given no layer or no target");
+        throw std::logic_error("this draft method was given no layer or no target");
     const TreeShape shape = context.options.shape();
     return std::make_unique<EagleDrafter>(
         context,

@@ -281,7 +281,7 @@ struct ModelConfig {
     /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and that of transformers 5 (`rope_parameters`, `dtype`). Throws
     /// InputError naming the field.
     static ModelConfig load(const std::filesystem::path& folder);
-    /// The same for the folder of a part of a model, whose config.json says otherwise what `json` says in its place.
+    /// The same with `json` in place of what config.json holds: draft layers may have their fields elsewhere.
     static ModelConfig load(const std::filesystem::path& folder, const nlohmann::json& json);
 };
 

@@ -212,7 +212,7 @@ std::int64_t num_parameters(const engine::SafetensorsFolder& folder) {
 /// A draft layer, which has no tokenizer of its own. Whether it fits a target shows only beside that target.
 Json describe_draft_layer(const fs::path& folder, const std::string& method) {
     const std::string file = (folder / "config.json").string();
-    const auto fields = engine::draft_layer_fields(folder);
+    const Json fields = engine::draft_layer_fields(folder).json;
     const auto config = engine::ModelConfig::load(folder, fields);
     const auto tensors = engine::SafetensorsFolder::open(folder);
     const auto num_rows = [&](const std::string& name) {

@@ -105,59 +105,6 @@ Key seed_key() {
             .get = [](const Settings& s) { return Strings{std::to_string(s.seed)}; }};
 }
 
-Key stop_key() {
-    return {
-        .info = {.key = "stop",
-                 .value_name = "TEXT",
-                 .help =
-                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks; )"
-                     "empty = none",
-                 .repeatable = true,
-                 .may_be_empty = true},
-        .set =
-            [](Settings& s, const std::string& value, const auto&) {
-                if (value.empty()) {
-                    s.stop.clear();
-                    return;
-                }
-                std::string text = parse_text(value);
-                if (text.empty()) throw BadValue{"a text of at least one character", ""};
-                if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
-                s.stop.push_back(std::move(text));
-            },
-        .get =
-            [](const Settings& s) {
-                Strings values;
-                for (const std::string& text : s.stop) values.push_back(quote_text(text));
-                return values;
-            }};
-}
-
-std::int32_t parse_token_id(const std::string& value) {
-    return static_cast<std::int32_t>(parse_integer(value, 0, std::numeric_limits<std::int32_t>::max()));
-}
-
-Key stop_token_ids_key() {
-    return {.info = {.key = "stop-token-ids",
-                     .value_name = "ID",
-                     .help = "a token that ends an item and is no part of its text, beside the model's own, also with "
-                             "ignore-eos; empty = none",
-                     .repeatable = true,
-                     .may_be_empty = true},
-            .later = true,
-            .set =
-                [](Settings& s, const std::string& value, const auto&) {
-                    if (value.empty()) return s.stop_token_ids.clear();
-                    s.stop_token_ids.push_back(parse_token_id(value));
-                },
-            .get =
-                [](const Settings& s) {
-                    Strings values;
-                    for (const std::int32_t token : s.stop_token_ids) values.push_back(std::to_string(token));
-                    return values;
-                }};
-}
-
 double parse_draft_temperature(const std::string& text) {
     const double number = parse_number(text, 0, 1e6);
     if (number > 0 && number < 1e-6) throw BadValue{"0 or a number from 1e-06 to 1e+06", ""};

@@ -49,7 +49,9 @@ Key chat_template_key();
 Key template_variable_key();
 Key template_date_key();
 
-/// The section of the sampling keys: vocabulary_sampling.cpp.
+// vocabulary_sampling.cpp
+Key stop_key();
+Key stop_token_ids_key();
 Section sampling_section();
 
 }  // namespace longhaul::runner

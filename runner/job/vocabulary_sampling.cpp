@@ -1,4 +1,4 @@
-// The sampling keys of the vocabulary.
+// The vocabulary of sampling, and of what ends a text.
 #include <algorithm>
 #include <limits>
 
@@ -20,6 +20,10 @@ Key temperature_key() {
                         throw BadValue{"0 (greedy) or a number from 1e-06 to 1e+06", ""};
                 },
             .get = [](const Settings& s) { return Strings{format_number(s.temperature)}; }};
+}
+
+std::int32_t parse_token_id(const std::string& value) {
+    return static_cast<std::int32_t>(parse_integer(value, 0, std::numeric_limits<std::int32_t>::max()));
 }
 
 constexpr std::size_t max_breakers = 64;
@@ -66,8 +70,7 @@ void add_bias(Settings& settings, const std::string& value) {
     constexpr double greatest = 100;
     const std::size_t equals = value.find('=');
     if (equals == std::string::npos) throw BadValue{"ID=BIAS, such as 1234=-100", ""};
-    const auto token =
-        static_cast<std::int32_t>(parse_integer(value.substr(0, equals), 0, std::numeric_limits<std::int32_t>::max()));
+    const std::int32_t token = parse_token_id(value.substr(0, equals));
     const auto bias = static_cast<float>(parse_number(value.substr(equals + 1), -greatest, greatest));
     std::vector<engine::TokenBias>& biases = settings.logit_bias;
     if (std::any_of(biases.begin(), biases.end(), [&](const auto& other) { return other.token == token; }))
@@ -99,6 +102,55 @@ Key logit_bias_key() {
 }
 
 }  // namespace
+
+Key stop_key() {
+    return {
+        .info = {.key = "stop",
+                 .value_name = "TEXT",
+                 .help =
+                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks; )"
+                     "empty = none",
+                 .repeatable = true,
+                 .may_be_empty = true},
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                if (value.empty()) {
+                    s.stop.clear();
+                    return;
+                }
+                std::string text = parse_text(value);
+                if (text.empty()) throw BadValue{"a text of at least one character", ""};
+                if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+                s.stop.push_back(std::move(text));
+            },
+        .get =
+            [](const Settings& s) {
+                Strings values;
+                for (const std::string& text : s.stop) values.push_back(quote_text(text));
+                return values;
+            }};
+}
+
+Key stop_token_ids_key() {
+    return {.info = {.key = "stop-token-ids",
+                     .value_name = "ID",
+                     .help = "a token that ends an item and is no part of its text, beside the model's own, also with "
+                             "ignore-eos; empty = none",
+                     .repeatable = true,
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    if (value.empty()) return s.stop_token_ids.clear();
+                    s.stop_token_ids.push_back(parse_token_id(value));
+                },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const std::int32_t token : s.stop_token_ids) values.push_back(std::to_string(token));
+                    return values;
+                }};
+}
 
 Section sampling_section() {
     return {

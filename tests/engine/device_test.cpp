@@ -358,8 +358,9 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-// A device cannot choose with DRY: the host does, of trees and drafts of such items, and the others stay on the device.
-TEST_P(OtherDevice, LeavesDryToTheHost) {
+// A device cannot choose with DRY, biases or ends that have no chance yet: the host does, of trees and drafts of such
+// items, and the others stay on the device.
+TEST_P(OtherDevice, LeavesDryAndBiasesToTheHost) {
     if (!GetParam().as_cpu) return;  // the texts are compared with the CPU's
     for (const auto& [method, tree, rule] :
          {std::tuple{"ngram", "3x2", "coupled"}, {"rsd-s", "3x2", "coupled"}, {"rsd-s", "3x2", "recursive"}}) {
@@ -373,6 +374,9 @@ TEST_P(OtherDevice, LeavesDryToTheHost) {
             job.own[item].sampling.dry = {.multiplier = 9, .allowed_length = 1};
             job.own[item].dry_breakers = {"<3"};
         }
+        job.own[2].logit_bias = {{7, 4}, {9, -100}};
+        for (std::int32_t token = 0; token < 90; ++token) job.own[3].eos_ids.push_back(token);
+        job.own[3].sampling.min_tokens = 2;
         Job plain = job;
         plain.make_device = {};
         const JobResult right = launch(plain);
@@ -442,8 +446,21 @@ TEST_P(OtherDevice, DrawsDraftsOfAnOwnVocabulary) {
     if (!GetParam().any_split) return;  // other products for prompts alone
     Job job = this->job();
     job.model = parity / "llama-8-layers";
-    job.layer = LONGHAUL_TEST_DATA "/eagle/eagle3-llama";
     job.options.draft.method = "eagle";
+    job.options.draft.tree = "4x2:8";
+    job.options.verify = "coupled";
+    for (const char* layer : {"eagle3-llama", "speculators-llama"}) {  // the second with norms of states and taps
+        SCOPED_TRACE(layer);
+        job.layer = std::filesystem::path(LONGHAUL_TEST_DATA "/eagle") / layer;
+        expect_same_drafts(job, GetParam());
+    }
+}
+
+TEST_P(OtherDevice, DrawsDraftsOfTheModelsOwnLayer) {
+    if (!GetParam().any_split) return;  // other products for prompts alone
+    Job job = this->job();
+    job.model = job.layer = LONGHAUL_TEST_DATA "/mtp/qwen3.5-images";
+    job.options.draft.method = "mtp";
     job.options.draft.tree = "4x2:8";
     job.options.verify = "coupled";
     expect_same_drafts(job, GetParam());

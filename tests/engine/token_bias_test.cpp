@@ -77,6 +77,12 @@ TEST(MinTokens, OutputsAreSoLongAndThenEndAtTheFirstEnd) {
         EXPECT_TRUE(std::equal(before.begin(), before.end() - 1, tokens.begin()));
     }
     EXPECT_GT(ended, 2);
+    // An end as token number `at` is one when at - 1 others are the minimum, and none when `at` are.
+    const BiasTokens& text = free.at(0);
+    const auto at = std::ssize(text);
+    ASSERT_GT(at, 1);
+    EXPECT_EQ(plain_texts(ending_job(at - 1)).at(0), text);
+    EXPECT_NE(plain_texts(ending_job(at)).at(0), text);
 }
 
 TEST(MinTokens, DraftsBatchesRanksAndResumesLeaveTheText) {

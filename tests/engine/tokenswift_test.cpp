@@ -201,6 +201,20 @@ TEST(TokenSwift, TheFirstTokenIsTheTargetsWithTheFullCache) {
     EXPECT_GT(result.sum.drafted, 50);
 }
 
+// Drafts without filters are still those of the biased logits: as right as the target's own.
+TEST(TokenSwift, DraftsBeforeFiltersHaveTheBiasesOfTheTarget) {
+    const HeadsFolder heads(tiny_width(), 1);
+    Job job = job_of(VerifyRule::coupled, heads, PartialMode::full);
+    job.options.draft.tree = "1";
+    job.options.draft.ngram_top = 0;
+    job.options.draft.before_filters = true;
+    job.generation.sampling = {.temperature = 0.7, .repetition_penalty = 1};
+    for (std::int32_t token = 0; token < 90; token += 7) job.generation.logit_bias.push_back({token, 3});
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.sum.accepted, result.sum.drafted);
+    EXPECT_GT(result.sum.drafted, 50);
+}
+
 // N-grams that followed a first token before are accepted where random heads guess wrong: here in a text that repeats
 // itself, as most probable tokens do.
 TEST(TokenSwift, NgramsFollowTheFirstToken) {

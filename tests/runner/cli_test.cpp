@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "engine/json.hpp"
-#include "runner/commands/text_stream.hpp"
 #include "runner/job/command_line.hpp"
 #include "tests/runner/key_values.hpp"
 
@@ -572,30 +571,6 @@ TEST_F(Cli, OneItemIsNotSeveral) {
     const std::string status = run({"status", "parts"}).out;
     EXPECT_NE(status.find("progress  1 item, "), std::string::npos) << status;
     EXPECT_NE(status.find("finished 1 of 1 item\n"), std::string::npos) << status;
-}
-
-TEST(TextStream, ShowsWhatIsCertain) {
-    TextStream stream({"END", "\n\n"});
-    EXPECT_EQ(stream.push("abc E"), "abc ");
-    EXPECT_EQ(stream.push("N"), "");
-    EXPECT_EQ(stream.push("EN"), "EN");
-    EXPECT_EQ(stream.push("X\n"), "ENX");
-    EXPECT_EQ(stream.push("y\n"), "\ny");
-    EXPECT_FALSE(stream.stopped());
-    EXPECT_EQ(stream.push("\nzEND"), "");
-    EXPECT_TRUE(stream.stopped());
-    EXPECT_EQ(stream.push("more"), "");
-    EXPECT_EQ(stream.finish(), "");
-
-    TextStream open({"STOP"});
-    EXPECT_EQ(open.push("to STO"), "to ");
-    EXPECT_EQ(open.finish(), "STO");
-    TextStream later({"END"});
-    EXPECT_EQ(later.push("a END b E", false), "a END b ") << "before the least number of tokens it is text";
-    EXPECT_EQ(later.push("ND"), "") << "one that is completed behind it ends the text";
-    EXPECT_TRUE(later.stopped());
-    TextStream first({"bc", "a"});
-    EXPECT_EQ(first.push("xbca"), "x") << "the earliest stop ends the text";
 }
 
 }  // namespace

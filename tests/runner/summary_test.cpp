@@ -74,15 +74,19 @@ TEST(Summary, NoBlockEfficiencyBeforeTheFirstTargetCall) {
 }
 
 TEST(Summary, TrainedDraftsThatAreNeverAcceptedAreDoubted) {
-    const auto doubts = [](const char* draft, std::int64_t drafted, std::int64_t accepted, std::int64_t calls = 1000) {
+    const auto doubts = [](const std::string& draft, std::int64_t drafted, std::int64_t accepted,
+                           std::int64_t calls = 1000) {
         Summary summary;
         summary.settings.draft = draft;
         summary.outcome.drafted = drafted;
         summary.outcome.accepted = accepted;
         summary.outcome.target_calls = calls;
-        return summary.to_table().find("nearly none: were they trained for this model?") != std::string::npos;
+        const char* question =
+            draft == "mtp" ? "was its layer trained with this model?" : "were they trained for this model?";
+        return summary.to_table().find(std::string("nearly none: ") + question) != std::string::npos;
     };
-    for (const char* draft : {"eagle", "lyanna", "medusa", "tokenswift"}) EXPECT_TRUE(doubts(draft, 4000, 3)) << draft;
+    for (const char* draft : {"eagle", "lyanna", "medusa", "mtp", "tokenswift"})
+        EXPECT_TRUE(doubts(draft, 4000, 3)) << draft;
     EXPECT_FALSE(doubts("eagle", 4000, 300));
     EXPECT_FALSE(doubts("eagle", 40, 0)) << "too few to tell";
     EXPECT_FALSE(doubts("eagle", 512'000, 2500)) << "wide trees";
