@@ -1,6 +1,7 @@
 // Everything except the prompt that determines the output of one item (engine/replica/work_item.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,21 @@
 #include "engine/sampling/params.hpp"
 
 namespace longhaul::engine {
+
+/// What an output must look like: structured output, also called guided decoding. engine/grammar makes a grammar of it.
+struct OutputFormat {
+    enum class Kind : std::uint8_t {
+        any,
+        json_schema,  ///< a JSON value of this schema
+        regex,        ///< a text that the expression matches as a whole
+        choice,       ///< one of these texts
+    };
+
+    Kind kind = Kind::any;
+    std::vector<std::string> texts{};
+
+    friend bool operator==(const OutputFormat&, const OutputFormat&) = default;
+};
 
 /// Items of a job may differ in every field. Items with equal options share one object.
 struct GenerationOptions {
@@ -17,9 +33,15 @@ struct GenerationOptions {
     std::vector<std::string> dry_breakers{};  ///< sequence breakers of DRY
     std::vector<std::int32_t> eos_ids{};      ///< tokens that end the item
     std::vector<TokenBias> logit_bias{};
+    OutputFormat format{};            ///< an output ends where it cannot go on, also without a token of eos_ids
     std::vector<std::string> stop{};  ///< stop strings: each ends the item
     std::int64_t stop_loops = 0;      ///< length of a loop that ends the item (loop_detector.hpp); 0: off
     std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
+
+    /// Whether the token ends the item and is no part of its text.
+    [[nodiscard]] bool is_end(std::int32_t token) const {
+        return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+    }
 };
 
 }  // namespace longhaul::engine

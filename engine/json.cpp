@@ -229,6 +229,11 @@ Json parse_json(std::string_view text, std::string_view file, int max_depth) {
     return builder.take();
 }
 
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view file) {
+    parse_json(text, file);  // refuses more than the library does
+    return nlohmann::ordered_json::parse(text);
+}
+
 Json try_parse_json(std::string_view text) {
     return Json::parse(text, nullptr, false);
 }

@@ -18,6 +18,9 @@ using Json = nlohmann::json;
 /// "tokenizer.json: model.vocab@1234: expected ':', got ','".
 Json parse_json(std::string_view text, std::string_view file, int max_depth = 64);
 
+/// The same with the members of objects in their order; Json sorts them.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view file);
+
 /// Like parse_json but does not throw; for our own files that may be half written. `is_discarded()` is true if `text`
 /// is not JSON.
 Json try_parse_json(std::string_view text);

@@ -58,6 +58,9 @@ std::unique_ptr<Sequence> Replica::State::make_sequence(Admission& admission) {
     sequence->sampling.biases = wanted.logit_bias;
     if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
     sequence->sampling.dry_breakers = sequence->dry_breakers.get();
+    if (const auto grammar = sequence->is_forced() ? nullptr : grammars.of(wanted.format))
+        sequence->grammar = std::make_unique<OutputGrammar>(grammar);
+    sequence->sampling.constraint = sequence->grammar.get();
     sequence->kv = std::make_shared<KvSequence>(pool);
     sequence->drafter = make_drafter_of(*sequence);
     sequence->num_logprobs = num_logprobs(sequence->item);
@@ -169,8 +172,9 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
         done.text = sequence.stop_text->take();
     } else {
         std::span<const std::int32_t> shown = sequence.output();
-        const bool ends_in_eos = reason == FinishReason::stop && !sequence.is_forced() && !shown.empty();
-        done.text = output_text(tokenizer, sequence.item.prompt, ends_in_eos ? shown.first(shown.size() - 1) : shown);
+        const bool has_end = reason == FinishReason::stop && !sequence.is_forced() && !shown.empty() &&
+                             sequence.item.options->is_end(shown.back());
+        done.text = output_text(tokenizer, sequence.item.prompt, has_end ? shown.first(shown.size() - 1) : shown);
     }
     if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
     done.logprobs = std::move(sequence.logprobs);

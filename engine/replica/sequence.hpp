@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/draft/drafter.hpp"
+#include "engine/grammar/token_grammar.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/replica/loop_detector.hpp"
 #include "engine/replica/work_item.hpp"
@@ -52,6 +53,7 @@ struct Sequence {
     WorkItem item;
     SamplingParams sampling{};                          ///< the item's, with its breakers
     std::shared_ptr<const DryBreakers> dry_breakers{};  ///< null without DRY
+    std::unique_ptr<OutputGrammar> grammar{};           ///< null for any text
     std::int64_t number = 0;           ///< order of admission in this launch: the youngest has the largest
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written

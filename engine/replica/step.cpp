@@ -142,10 +142,11 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
         reason = sequence.num_output() >= wanted.max_tokens ? FinishReason::length : FinishReason::stop;
         return false;
     }
-    if (std::find(wanted.eos_ids.begin(), wanted.eos_ids.end(), token) != wanted.eos_ids.end())
-        reason = FinishReason::stop;
+    if (wanted.is_end(token)) reason = FinishReason::stop;
     const bool may_stop = sequence.num_output() > wanted.sampling.min_tokens;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token, may_stop)) reason = FinishReason::stop;
+    if (!reason && sequence.grammar && !sequence.grammar->allowed(sequence.output(), {}).any)
+        reason = FinishReason::stop;
     // Before the length: the item ends here with any max-tokens.
     if (sequence.loops && sequence.loops->push(token) && !reason) reason = FinishReason::repetition;
     if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;

@@ -7,6 +7,7 @@
 namespace longhaul::engine {
 
 class DryBreakers;
+class TokenConstraint;
 
 /// Options of DRY (dry.hpp).
 struct DryParams {
@@ -52,6 +53,7 @@ struct SamplingParams {
     const DryBreakers* dry_breakers = nullptr;  ///< null: none
     std::span<const std::int32_t> ends{};       ///< tokens that end it
     std::span<const TokenBias> biases{};
+    TokenConstraint* constraint = nullptr;  ///< of the output; null: any text
 };
 
 }  // namespace longhaul::engine

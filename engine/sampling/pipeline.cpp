@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "engine/sampling/sum_over_tokens.hpp"
+#include "engine/sampling/token_constraint.hpp"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "kernels/scalar_math.hpp"
@@ -52,6 +53,22 @@ void LogitsPipeline::add_biases(const NodeContext& context) {
     for (const TokenBias& of : params_.biases) add(of.token, of.bias);
     if (std::ssize(context.sequence) + std::ssize(context.path) >= params_.prompt_tokens + params_.min_tokens) return;
     for (const std::int32_t token : params_.ends) add(token, -std::numeric_limits<float>::infinity());
+}
+
+void LogitsPipeline::keep_allowed(const NodeContext& context) {
+    if (params_.constraint == nullptr) return;
+    const auto prompt = static_cast<std::size_t>(params_.prompt_tokens);
+    const auto output = context.sequence.subspan(std::min(prompt, context.sequence.size()));
+    const AllowedTokens& allowed = params_.constraint->allowed(output, context.path);
+    const auto is_end = [&](std::int32_t token) {
+        return std::find(params_.ends.begin(), params_.ends.end(), token) != params_.ends.end();
+    };
+    if (!allowed.any && !allowed.end) return;  // a draft that no allowed output goes on with: never accepted
+    for (std::size_t v = 0; v < logits_.size(); ++v) {
+        const bool keeps = v < allowed.tokens.size() && allowed.tokens[v];
+        if (!keeps && !(allowed.end && is_end(static_cast<std::int32_t>(v))))
+            logits_[v] = -std::numeric_limits<float>::infinity();
+    }
 }
 
 void LogitsPipeline::penalise(const NodeContext& context) {
@@ -300,6 +317,7 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     const kernels::FlushDenormals flush;
     take(logits);
     add_biases(context);
+    keep_allowed(context);
     penalise(context);
     penalise_output(context);
     penalise_repeats(context);

@@ -1,7 +1,7 @@
-// Logits pipeline (ALGORITHMS.md section 1): turns logits into the next-token distribution by biases, repetition
-// penalty, presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied
-// to the renormalized output of the one before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed
-// order without libm: the same bits on every machine.
+// Logits pipeline (ALGORITHMS.md section 1): turns logits into the next-token distribution by biases, the grammar of
+// the output, repetition penalty, presence and frequency penalties, DRY, temperature, top-k, top-p, min-p and eta, in
+// this order, each applied to the renormalized output of the one before. Called by drafters and verifiers. Plain IEEE
+// arithmetic in a fixed order without libm: the same bits on every machine.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,9 @@ class LogitsPipeline {
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
     /// Whether a device can choose tokens with these parameters, for a sequence of `num_tokens` tokens: a Choice has no
-    /// DRY, no biases and no penalties of the output.
+    /// DRY, no biases, no constraint and no penalties of the output.
     [[nodiscard]] static bool fits_device(const SamplingParams& params, std::int64_t num_tokens) {
-        return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() &&
+        return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() && params.constraint == nullptr &&
                (params.ends.empty() || num_tokens - params.prompt_tokens >= params.min_tokens);
     }
 
@@ -57,6 +57,7 @@ class LogitsPipeline {
     template <typename Take>
     void for_penalised(const NodeContext& context, Take take);
     void add_biases(const NodeContext& context);
+    void keep_allowed(const NodeContext& context);
     void penalise(const NodeContext& context);
     void penalise_output(const NodeContext& context);
     void penalise_repeats(const NodeContext& context);

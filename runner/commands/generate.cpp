@@ -119,8 +119,7 @@ struct Session {
         if (first_token_seconds == 0) first_token_seconds = seconds_since_start();
         std::string more;
         for (const std::int32_t token : tokens) {
-            const std::vector<std::int32_t>& ends = options->eos_ids;
-            if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
+            if (options->is_end(token)) break;
             more += text.push(characters.push(token), ++num_tokens > options->sampling.min_tokens);
         }
         if (!more.empty()) show(more);

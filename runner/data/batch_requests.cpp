@@ -2,6 +2,7 @@
 #include "runner/data/batch_requests.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
+#include "runner/data/request_format.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -51,7 +53,6 @@ const std::map<std::string, Json>& neutral_values() {
                                                     {"tool_choice", "none"},
                                                     {"functions", Json::array()},
                                                     {"function_call", "none"},
-                                                    {"response_format", {{"type", "text"}}},
                                                     {"modalities", {"text"}},
                                                     {"bad_words", Json::array()},
                                                     {"include_stop_str_in_output", false},
@@ -76,6 +77,9 @@ const std::set<std::string>& ignored_fields() {
     return fields;
 }
 
+/// The body with its members in their order, which only schemas need.
+using OrderedBody = std::function<nlohmann::ordered_json()>;
+
 /// Fields that read_body looks at by name.
 const std::set<std::string>& own_fields() {
     static const std::set<std::string> fields{"model", "messages", "prompt", "n", "logprobs", "top_logprobs"};
@@ -86,6 +90,7 @@ const std::set<std::string>& own_fields() {
     Strings names(own_fields().begin(), own_fields().end());
     for (const auto& entry : key_fields()) names.push_back(entry.first);
     for (const auto& entry : neutral_values()) names.push_back(entry.first);
+    names.insert(names.end(), format_fields().begin(), format_fields().end());
     const std::string near = nearest_word(name, names);
     throw InputError(where, "body." + engine::printable(name), "no such field", engine::describe(value),
                      near.empty() ? field_list : "did you mean '" + near + "'?");
@@ -208,7 +213,8 @@ std::vector<std::int32_t> prompt_tokens(const Json& ids, const std::string& wher
 
 /// The settings of an item: the job's, with the fields of the body.
 std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const Settings& job,
-                                            const std::optional<std::int64_t>& top_logprobs, const std::string& where) {
+                                            const std::optional<std::int64_t>& top_logprobs, const OrderedBody& ordered,
+                                            const std::string& where) {
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [name, value] : body.items()) {
         if (value.is_null() || ignored_fields().contains(name) || own_fields().contains(name)) continue;
@@ -216,6 +222,8 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
         const bool turned_off = name == "top_k" && value == -1;  // as in vLLM
         if (chat && name == "chat_template_kwargs") {
             add_template_variables(*settings, value, where);
+        } else if (is_format_field(name)) {
+            set_format(*settings, name, ordered().at(name), where);
         } else if (key == key_fields().end()) {
             check_neutral(name, value, chat, where);
         } else {
@@ -227,12 +235,13 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
     return settings;
 }
 
-void read_body(BatchRequest& request, const Json& body, const Settings& job, const std::string& where) {
+void read_body(BatchRequest& request, const Json& body, const OrderedBody& ordered, const Settings& job,
+               const std::string& where) {
     request.model = engine::get_string_or(body, "model", "", where, "body");
     check_choices(body, job, where);
     check_lengths(body, where);
     request.top_logprobs = logprobs_of(body, request.chat, where);
-    request.settings = settings_of(body, request.chat, job, request.top_logprobs, where);
+    request.settings = settings_of(body, request.chat, job, request.top_logprobs, ordered, where);
     const char* const other = request.chat ? "prompt" : "messages";
     if (const Json* value = engine::find_member(body, other, where, "body")) {
         throw InputError(where, std::string("body.") + other,
@@ -313,7 +322,8 @@ BatchRequest BatchRequests::read(std::int64_t index) const {
     const Json* body = engine::find_member(line, "body", where);
     if (body == nullptr || !body->is_object())
         throw InputError(where, "body", "an object", body == nullptr ? "nothing" : engine::describe(*body));
-    read_body(request, *body, settings_, where);
+    read_body(
+        request, *body, [&] { return lines_.ordered(index).at("body"); }, settings_, where);
     return request;
 }
 

@@ -153,6 +153,10 @@ engine::Json LineSource::spelled(std::int64_t index) const {
     return engine::parse_json(with_quoted_numbers(whole_line(index)), label(index));
 }
 
+nlohmann::ordered_json LineSource::ordered(std::int64_t index) const {
+    return engine::parse_ordered_json(whole_line(index), label(index));
+}
+
 bool LineSource::has_member(const std::string& name) const {
     const std::string bytes = '"' + name + '"';
     std::string window;  // a block and the end of the previous one, since `bytes` may span both

@@ -22,6 +22,9 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"ignore-eos", Type::boolean},
                                                                 {"stop", Type::text},
                                                                 {"stop-token-ids", Type::numbers},
+                                                                {"json-schema", Type::text},
+                                                                {"regex", Type::text},
+                                                                {"choice", Type::text},
                                                                 {"stop-loops", Type::number},
                                                                 {"logprobs", Type::number},
                                                                 {"logit-bias", Type::by_number},
@@ -107,6 +110,10 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     if (key == "dry-breakers") settings.dry_breakers.emplace();
     if (key == "stop-token-ids") settings.stop_token_ids.clear();
     if (key == "logit-bias") settings.logit_bias.clear();
+    if (!settings.own_format && (key == "json-schema" || key == "regex" || key == "choice")) {
+        settings.format = {};
+        settings.own_format = true;
+    }
     if ((type == Type::text || type == Type::numbers) && value.is_array()) {
         for (const Json& one : value) set_value(settings, key, type, one, where, field);
     } else if (type == Type::by_number) {

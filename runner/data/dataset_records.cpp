@@ -94,20 +94,21 @@ std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields&
 
 /// The value at "a.b" within nested objects, or at "a.0" within an array; null if there is none. A member "a.b" itself
 /// comes first.
-Json value_at(const Json& json, const std::string& column) {
+template <class AnyJson>
+AnyJson value_at(const AnyJson& json, const std::string& column) {
     if (json.is_array()) {
         std::size_t index = 0;
         const auto [end, error] = std::from_chars(column.data(), column.data() + column.size(), index);
         if (error != std::errc() || index >= json.size()) return {};
         const std::string_view rest(end, column.data() + column.size() - end);
         if (rest.empty()) return json[index];
-        return rest.starts_with('.') ? value_at(json[index], std::string(rest.substr(1))) : Json();
+        return rest.starts_with('.') ? value_at(json[index], std::string(rest.substr(1))) : AnyJson();
     }
     if (!json.is_object()) return {};
     if (const auto member = json.find(column); member != json.end()) return *member;
     const std::size_t dot = column.find('.');
     const auto outer = dot == std::string::npos ? json.end() : json.find(column.substr(0, dot));
-    return outer != json.end() ? value_at(*outer, column.substr(dot + 1)) : Json();
+    return outer != json.end() ? value_at(*outer, column.substr(dot + 1)) : AnyJson();
 }
 
 /// "'id', 'text'": the members of an object, as far as a message should list them.
@@ -177,6 +178,7 @@ class JsonRecords : public RecordSource {
         }
         check_needed(fields, object, rows_->label(index));
         spell_numbers(fields, index);
+        spell_schema(fields, index);
         return record_of(fields, rows_->label(index));
     }
 
@@ -187,6 +189,17 @@ class JsonRecords : public RecordSource {
     [[nodiscard]] virtual Record record_of(const Json& object, const std::string& where) const = 0;
     /// Makes texts of the numbers in row `index` that become part of prompts.
     virtual void spell_numbers(Json& /*fields*/, std::int64_t /*index*/) const {}
+
+    /// Makes a text of the schema among the options: its members have an order, which `fields` do not keep.
+    void spell_schema(Json& fields, std::int64_t index) const {
+        const auto options = fields.find("options");
+        const bool has_schema = options != fields.end() && options->is_object() && options->contains("json-schema");
+        if (!has_schema || !(*options)["json-schema"].is_object()) return;
+        const auto renamed =
+            std::find_if(renamed_.begin(), renamed_.end(), [](const auto& entry) { return entry.first == "options"; });
+        const std::string column = renamed != renamed_.end() ? renamed->second : "options";
+        (*options)["json-schema"] = engine::json_text(value_at(rows_->ordered(index), column)["json-schema"]);
+    }
 
     /// Throws InputError if a needed field is absent. `object`: the line as it is, `fields`: by the names of the task.
     void check_needed(const Json& fields, const Json& object, const std::string& where) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/draft/methods.hpp"
+#include "engine/generation_options.hpp"
 #include "engine/sampling/params.hpp"
 #include "engine/verify/rule.hpp"
 #include "runner/job/key_origins.hpp"
@@ -50,6 +51,8 @@ struct Settings {
     std::vector<std::int32_t> stop_token_ids;
     std::vector<engine::TokenBias> logit_bias;
     std::vector<std::string> stop;
+    engine::OutputFormat format;  // keys json-schema, regex and choice
+    bool own_format = false;      // no key: an item's options set format
     std::int64_t stop_loops = 0;
     std::string add_bos = "auto";
     std::string overlong = "error";

@@ -373,6 +373,9 @@ Section text_section() {
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "continue after the model's end-of-text token"),
          stop_key(),
          stop_token_ids_key(),
+         json_schema_key(),
+         regex_key(),
+         choice_key(),
          later(integer(
              "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
              "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "

@@ -49,6 +49,11 @@ Key chat_template_key();
 Key template_variable_key();
 Key template_date_key();
 
+// vocabulary_format.cpp
+Key json_schema_key();
+Key regex_key();
+Key choice_key();
+
 // vocabulary_sampling.cpp
 Key stop_key();
 Key stop_token_ids_key();

@@ -1,0 +1,200 @@
+#include "engine/grammar/grammar.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace longhaul::engine {
+namespace {
+
+using Kind = GrammarNode::Kind;
+
+constexpr CharacterRange surrogates{0xD800, 0xDFFF};
+constexpr char32_t last_character = 0x10FFFF;
+
+/// The bytes of all characters of a range: byte i from low[i] to high[i].
+struct ByteRanges {
+    std::string low, high;
+};
+
+std::string utf8_of(char32_t c) {
+    const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
+    if (c < 0x80) return {static_cast<char>(c)};
+    if (c < 0x800) return {static_cast<char>(0xC0 | (c >> 6)), tail(0)};
+    if (c < 0x10000) return {static_cast<char>(0xE0 | (c >> 12)), tail(6), tail(0)};
+    return {static_cast<char>(0xF0 | (c >> 18)), tail(12), tail(6), tail(0)};
+}
+
+/// Splits a range until each part is a product of ranges of bytes: where the number of bytes changes, and where the
+/// bytes behind a common beginning do not go through all their values.
+void add_byte_ranges(CharacterRange range, std::vector<ByteRanges>& to) {
+    const auto split_behind = [&](char32_t last) {
+        add_byte_ranges({range.first, last}, to);
+        add_byte_ranges({last + 1, range.last}, to);
+    };
+    for (const char32_t last : {0x7F, 0x7FF, 0xFFFF}) {
+        if (range.first <= last && range.last > last) return split_behind(last);
+    }
+    if (range.first >= 0x80) {
+        for (const int bits : {6, 12, 18}) {
+            const char32_t rest = (char32_t{1} << bits) - 1;
+            if ((range.first & ~rest) == (range.last & ~rest)) continue;
+            if ((range.first & rest) != 0) return split_behind(range.first | rest);
+            if ((range.last & rest) != rest) return split_behind((range.last & ~rest) - 1);
+        }
+    }
+    to.push_back({utf8_of(range.first), utf8_of(range.last)});
+}
+
+}  // namespace
+
+CharacterRanges in_order(CharacterRanges ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
+    CharacterRanges merged;
+    for (const CharacterRange range : ranges) {
+        if (!merged.empty() && range.first <= merged.back().last + 1)
+            merged.back().last = std::max(merged.back().last, range.last);
+        else
+            merged.push_back(range);
+    }
+    CharacterRanges whole;
+    for (const CharacterRange range : merged) {
+        if (range.first < surrogates.first)
+            whole.push_back({range.first, std::min<char32_t>(range.last, surrogates.first - 1)});
+        if (range.last > surrogates.last)
+            whole.push_back({std::max<char32_t>(range.first, surrogates.last + 1), range.last});
+    }
+    return whole;
+}
+
+CharacterRanges all_but(CharacterRanges ranges) {
+    CharacterRanges others;
+    char32_t from = 0;
+    for (const CharacterRange range : in_order(std::move(ranges))) {
+        if (range.first > from) others.push_back({from, range.first - 1});
+        from = range.last + 1;
+    }
+    if (from <= last_character) others.push_back({from, last_character});
+    return in_order(std::move(others));
+}
+
+std::int32_t GrammarBuilder::add(GrammarNode node) {
+    if (nodes_.size() >= max_nodes) throw TooLarge();
+    nodes_.push_back(node);
+    return static_cast<std::int32_t>(nodes_.size() - 1);
+}
+
+GrammarBuilder::Piece GrammarBuilder::text(std::string_view bytes) {
+    return [this, whole = std::string(bytes)](std::int32_t next) {
+        for (auto byte = whole.rbegin(); byte != whole.rend(); ++byte) {
+            const auto value = static_cast<std::uint8_t>(*byte);
+            next = add({.kind = Kind::bytes, .low = value, .high = value, .next = next});
+        }
+        return next;
+    };
+}
+
+GrammarBuilder::Piece GrammarBuilder::character(const CharacterRanges& ranges) {
+    std::vector<ByteRanges> parts;
+    for (const CharacterRange range : in_order(ranges)) add_byte_ranges(range, parts);
+    std::vector<Piece> pieces;
+    for (const ByteRanges& part : parts) {
+        pieces.emplace_back([this, part](std::int32_t next) {
+            for (std::size_t i = part.low.size(); i-- > 0;)
+                next = add({.kind = Kind::bytes,
+                            .low = static_cast<std::uint8_t>(part.low[i]),
+                            .high = static_cast<std::uint8_t>(part.high[i]),
+                            .next = next});
+            return next;
+        });
+    }
+    return either(std::move(pieces));
+}
+
+GrammarBuilder::Piece GrammarBuilder::sequence(std::vector<Piece> pieces) {
+    return [all = std::move(pieces)](std::int32_t next) {
+        for (auto piece = all.rbegin(); piece != all.rend(); ++piece) next = (*piece)(next);
+        return next;
+    };
+}
+
+GrammarBuilder::Piece GrammarBuilder::either(std::vector<Piece> pieces) {
+    return [this, all = std::move(pieces)](std::int32_t next) {
+        std::int32_t place = all.back()(next);
+        for (auto piece = all.rbegin() + 1; piece != all.rend(); ++piece)
+            place = add({.kind = Kind::either, .next = (*piece)(next), .other = place});
+        return place;
+    };
+}
+
+GrammarBuilder::Piece GrammarBuilder::optional(const Piece& piece) {
+    return repeated(piece, 0, 1);
+}
+
+GrammarBuilder::Piece GrammarBuilder::repeated(const Piece& piece, std::int64_t least, std::int64_t most) {
+    return [=, this](std::int32_t next) {
+        std::int32_t place = next;
+        if (most < 0) {
+            place = add({.kind = Kind::either, .next = -1, .other = next});
+            const std::int32_t again = piece(place);
+            nodes_[static_cast<std::size_t>(place)].next = again;
+        }
+        for (std::int64_t i = least; i < most; ++i)
+            place = add({.kind = Kind::either, .next = piece(place), .other = next});
+        for (std::int64_t i = 0; i < least; ++i) place = piece(place);
+        return place;
+    };
+}
+
+std::int32_t GrammarBuilder::new_rule() {
+    rules_.push_back(-1);
+    return static_cast<std::int32_t>(rules_.size() - 1);
+}
+
+void GrammarBuilder::define(std::int32_t rule, const Piece& piece) {
+    const std::int32_t first = piece(add({.kind = Kind::end}));
+    rules_[static_cast<std::size_t>(rule)] = first;
+}
+
+/// Until `finish`, a call has the rule's number in place of its node.
+GrammarBuilder::Piece GrammarBuilder::call(std::int32_t rule) {
+    return [=, this](std::int32_t next) { return add({.kind = Kind::call, .next = next, .other = rule}); };
+}
+
+bool GrammarBuilder::is_left_recursive() const {
+    enum class Mark : std::uint8_t { none, open, done };
+    std::vector<Mark> marks(nodes_.size(), Mark::none);
+    for (const std::int32_t rule : rules_) {
+        std::vector<std::int32_t> open{rule};
+        while (!open.empty()) {  // depth first: a node that is met again while it is open reaches itself
+            const std::int32_t place = open.back();
+            Mark& mark = marks[static_cast<std::size_t>(place)];
+            const GrammarNode& node = nodes_[static_cast<std::size_t>(place)];
+            if (mark != Mark::none) {
+                mark = Mark::done;
+                open.pop_back();
+                continue;
+            }
+            mark = Mark::open;
+            std::array<std::int32_t, 2> below{-1, -1};
+            if (node.kind == Kind::either) below = {node.next, node.other};
+            if (node.kind == Kind::call) below = {rules_[static_cast<std::size_t>(node.other)], -1};
+            for (const std::int32_t other : below) {
+                if (other < 0) continue;
+                if (marks[static_cast<std::size_t>(other)] == Mark::open && node.kind == Kind::call) return true;
+                if (marks[static_cast<std::size_t>(other)] == Mark::none) open.push_back(other);
+            }
+        }
+    }
+    return false;
+}
+
+Grammar GrammarBuilder::finish(const Piece& piece) {
+    const std::int32_t start = piece(add({.kind = Kind::end}));
+    for (GrammarNode& node : nodes_) {
+        if (node.kind == Kind::call) node.other = rules_[static_cast<std::size_t>(node.other)];
+    }
+    return {std::move(nodes_), start};
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,103 @@
+#include "engine/grammar/grammar_matcher.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/hash.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using Kind = GrammarNode::Kind;
+
+constexpr std::int32_t bottom = -1;          // below the first frame
+constexpr std::int32_t accepting_mark = -1;  // among a state's places: the text may end
+
+}  // namespace
+
+std::size_t GrammarMatcher::FrameHash::operator()(const Frame& frame) const {
+    return hash_of(&frame, sizeof frame);
+}
+
+std::size_t GrammarMatcher::PlacesHash::operator()(const std::vector<std::int32_t>& places) const {
+    return hash_of(places.data(), places.size() * sizeof(std::int32_t));
+}
+
+GrammarMatcher::GrammarMatcher(Grammar grammar) : grammar_(std::move(grammar)) {
+    forget();
+}
+
+void GrammarMatcher::forget() {
+    frames_.clear();
+    frame_numbers_.clear();
+    states_.clear();
+    numbers_.clear();
+    seen_.clear();
+    open_ = {frame(grammar_.start(), bottom)};
+    start_ = close();
+}
+
+std::int32_t GrammarMatcher::frame(std::int32_t place, std::int32_t below) {
+    const auto [found, fresh] = frame_numbers_.try_emplace({place, below}, static_cast<std::int32_t>(frames_.size()));
+    if (fresh) {
+        frames_.push_back({place, below});
+        seen_.push_back(0);
+    }
+    return found->second;
+}
+
+GrammarMatcher::State GrammarMatcher::close() {
+    ++call_;
+    std::vector<std::int32_t> places;
+    bool accepts = false;
+    const auto open = [&](std::int32_t place, std::int32_t below) { open_.push_back(frame(place, below)); };
+    while (!open_.empty()) {
+        const std::int32_t number = open_.back();
+        open_.pop_back();
+        if (std::exchange(seen_[static_cast<std::size_t>(number)], call_) == call_) continue;
+        const auto [place, below] = frames_[static_cast<std::size_t>(number)];
+        const GrammarNode& node = grammar_.node(place);
+        switch (node.kind) {
+            case Kind::bytes:
+                places.push_back(number);
+                break;
+            case Kind::either:
+                open(node.other, below);
+                open(node.next, below);
+                break;
+            case Kind::call: {
+                const bool is_last = grammar_.node(node.next).kind == Kind::end;  // then it returns further below
+                open(node.other, is_last ? below : frame(node.next, below));
+                break;
+            }
+            case Kind::end:
+                if (below == bottom)
+                    accepts = true;
+                else
+                    open_.push_back(below);
+        }
+    }
+    if (places.empty() && !accepts) return dead;
+    std::sort(places.begin(), places.end());
+    if (accepts) places.push_back(accepting_mark);
+    const auto [found, fresh] = numbers_.try_emplace(std::move(places), static_cast<State>(states_.size()));
+    if (fresh) {
+        states_.push_back({.places = &found->first, .accepts = accepts, .behind = {}});
+        states_.back().behind.fill(unknown);
+    }
+    return found->second;
+}
+
+GrammarMatcher::State GrammarMatcher::find_next(State state, std::uint8_t byte) {
+    for (const std::int32_t number : *states_[static_cast<std::size_t>(state)].places) {
+        if (number == accepting_mark) continue;
+        const auto [place, below] = frames_[static_cast<std::size_t>(number)];
+        const GrammarNode& node = grammar_.node(place);
+        if (node.low <= byte && byte <= node.high) open_.push_back(frame(node.next, below));
+    }
+    const State behind = close();
+    states_[static_cast<std::size_t>(state)].behind[byte] = behind;
+    return behind;
+}
+
+}  // namespace longhaul::engine

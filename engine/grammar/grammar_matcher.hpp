@@ -1,0 +1,81 @@
+// Follows texts through a grammar, byte by byte. What may follow a text is a state; states and the steps between them
+// are found once and then looked up, so that the tokens of a whole vocabulary can be tried in milliseconds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/grammar/grammar.hpp"
+
+namespace longhaul::engine {
+
+class GrammarMatcher {
+  public:
+    using State = std::int32_t;
+    static constexpr State dead = -1;  ///< no text of the grammar begins so
+
+    explicit GrammarMatcher(Grammar grammar);
+
+    /// Before the first byte.
+    [[nodiscard]] State start() const { return start_; }
+    /// Behind one more byte.
+    State next(State state, std::uint8_t byte) {
+        if (state == dead) return dead;
+        const State known = states_[static_cast<std::size_t>(state)].behind[byte];
+        return known != unknown ? known : find_next(state, byte);
+    }
+    /// Whether the text belongs to the grammar as it is.
+    [[nodiscard]] bool accepts(State state) const {
+        return state != dead && states_[static_cast<std::size_t>(state)].accepts;
+    }
+
+    /// Memory that states take. `forget` frees it: earlier states are then void.
+    [[nodiscard]] std::size_t num_bytes() const {
+        constexpr std::size_t entry = 64;  // of a hash table
+        return states_.size() * (sizeof(StateData) + 2 * entry) + frames_.size() * (sizeof(Frame) + entry);
+    }
+    void forget();
+
+  private:
+    static constexpr State unknown = -2;
+
+    /// Where a rule that was called goes on: a node, and the frame below it. Equal frames are one.
+    struct Frame {
+        std::int32_t place;
+        std::int32_t below;
+        friend bool operator==(const Frame&, const Frame&) = default;
+    };
+    struct FrameHash {
+        std::size_t operator()(const Frame& frame) const;
+    };
+    struct PlacesHash {
+        std::size_t operator()(const std::vector<std::int32_t>& places) const;
+    };
+    struct StateData {
+        const std::vector<std::int32_t>* places;  ///< frames whose nodes take bytes, ascending
+        bool accepts;
+        std::array<State, 256> behind;
+    };
+
+    State find_next(State state, std::uint8_t byte);
+    std::int32_t frame(std::int32_t place, std::int32_t below);
+    /// The state of all that can be reached from `open_` without a byte.
+    State close();
+
+    Grammar grammar_;
+    std::vector<Frame> frames_;
+    std::unordered_map<Frame, std::int32_t, FrameHash> frame_numbers_;
+    std::vector<StateData> states_;
+    std::unordered_map<std::vector<std::int32_t>, State, PlacesHash> numbers_;
+    State start_ = dead;
+
+    // Scratch of close.
+    std::vector<std::int32_t> open_;
+    std::vector<std::uint32_t> seen_;  ///< [frame]: the last call that met it
+    std::uint32_t call_ = 0;
+};
+
+}  // namespace longhaul::engine

@@ -1,0 +1,31 @@
+#include "engine/grammar/output_grammar.hpp"
+
+#include "engine/grammar/json_schema.hpp"
+#include "engine/grammar/regex_grammar.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+GrammarBuilder::Piece piece_of(GrammarBuilder& builder, const OutputFormat& format) {
+    if (format.kind == OutputFormat::Kind::json_schema) return json_schema_piece(builder, format.texts.front());
+    if (format.kind == OutputFormat::Kind::regex) return regex_piece(builder, format.texts.front(), Spelling::plain);
+    std::vector<GrammarBuilder::Piece> choices;
+    for (const std::string& text : format.texts) choices.push_back(builder.text(text));
+    return builder.either(std::move(choices));
+}
+
+}  // namespace
+
+Grammar grammar_of(const OutputFormat& format) {
+    try {
+        GrammarBuilder builder;
+        const GrammarBuilder::Piece piece = piece_of(builder, format);
+        if (builder.is_left_recursive()) throw BadFormat{"a schema refers to itself with nothing between"};
+        return builder.finish(piece);
+    } catch (const GrammarBuilder::TooLarge&) {
+        throw BadFormat{"it is too large: its repeats come to more than " + std::to_string(GrammarBuilder::max_nodes) +
+                        " parts"};
+    }
+}
+
+}  // namespace longhaul::engine

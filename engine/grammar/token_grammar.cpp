@@ -1,0 +1,91 @@
+#include "engine/grammar/token_grammar.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace longhaul::engine {
+namespace {
+
+// Of one grammar.
+constexpr std::size_t max_state_bytes = std::size_t{128} << 20;
+constexpr std::size_t max_allowed_bytes = std::size_t{64} << 20;
+
+std::int32_t num_shared(std::string_view a, std::string_view b) {
+    return static_cast<std::int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+TokenTexts::TokenTexts(const Tokenizer& tokenizer, std::int64_t vocab_size)
+    : texts_(static_cast<std::size_t>(vocab_size)) {
+    for (std::int32_t token = 0; token < std::min<std::int64_t>(vocab_size, tokenizer.vocab_size()); ++token) {
+        if (tokenizer.is_special(token) || tokenizer.token_bytes(token).empty()) continue;
+        texts_[static_cast<std::size_t>(token)] = tokenizer.token_bytes(token);
+        entries_.push_back({token, 0});
+    }
+    std::sort(entries_.begin(), entries_.end(),
+              [&](const Entry& a, const Entry& b) { return text(a.token) < text(b.token); });
+    for (std::size_t i = 1; i < entries_.size(); ++i)
+        entries_[i].shared = num_shared(text(entries_[i - 1].token), text(entries_[i].token));
+}
+
+TokenGrammar::TokenGrammar(Grammar grammar, std::shared_ptr<const TokenTexts> texts)
+    : matcher_(std::move(grammar)), texts_(std::move(texts)) {}
+
+TokenGrammar::State TokenGrammar::next(State state, std::int32_t token) {
+    const std::string_view text = texts_->text(token);
+    if (text.empty()) return GrammarMatcher::dead;
+    for (const char byte : text) state = matcher_.next(state, static_cast<std::uint8_t>(byte));
+    return state;
+}
+
+const AllowedTokens& TokenGrammar::allowed(State state) {
+    if (const auto known = allowed_.find(state); known != allowed_.end()) return known->second;
+    const std::size_t bytes_each = static_cast<std::size_t>(texts_->vocab_size()) / 8 + sizeof(AllowedTokens);
+    if ((allowed_.size() + 1) * bytes_each > max_allowed_bytes) allowed_.clear();
+    return allowed_.emplace(state, find_allowed(state)).first->second;
+}
+
+AllowedTokens TokenGrammar::find_allowed(State state) {
+    AllowedTokens found{.tokens = std::vector<bool>(static_cast<std::size_t>(texts_->vocab_size()), false),
+                        .end = matcher_.accepts(state)};
+    std::vector<State> behind{state};  // [bytes of the entry's text]
+    for (const auto& [token, shared] : texts_->entries()) {
+        if (std::cmp_greater_equal(shared, behind.size())) continue;  // a beginning that nothing may have
+        behind.resize(static_cast<std::size_t>(shared) + 1);
+        for (const char byte : texts_->text(token).substr(static_cast<std::size_t>(shared))) {
+            const State next = matcher_.next(behind.back(), static_cast<std::uint8_t>(byte));
+            if (next == GrammarMatcher::dead) break;
+            behind.push_back(next);
+        }
+        if (behind.size() != texts_->text(token).size() + 1) continue;
+        found.tokens[static_cast<std::size_t>(token)] = found.any = true;
+    }
+    return found;
+}
+
+void TokenGrammar::limit_memory() {
+    if (matcher_.num_bytes() <= max_state_bytes) return;
+    matcher_.forget();
+    allowed_.clear();
+    ++era_;
+}
+
+const AllowedTokens& OutputGrammar::allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) {
+    grammar_->limit_memory();
+    const bool has_grown =
+        output.size() >= output_.size() && std::equal(output_.begin(), output_.end(), output.begin());
+    if (std::exchange(era_, grammar_->era()) != grammar_->era() || !has_grown) {
+        output_.clear();
+        state_ = grammar_->start();
+    }
+    const auto fresh = output.subspan(output_.size());
+    for (const std::int32_t token : fresh) state_ = grammar_->next(state_, token);
+    output_.insert(output_.end(), fresh.begin(), fresh.end());
+    TokenGrammar::State state = state_;
+    for (const std::int32_t token : path) state = grammar_->next(state, token);
+    return grammar_->allowed(state);
+}
+
+}  // namespace longhaul::engine

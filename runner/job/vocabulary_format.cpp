@@ -1,0 +1,139 @@
+// The vocabulary of structured outputs: what an output must look like.
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/error.hpp"
+#include "engine/grammar/output_grammar.hpp"
+#include "engine/json.hpp"
+#include "runner/job/value_text.hpp"
+#include "runner/job/vocabulary_parts.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using Format = engine::OutputFormat;
+
+/// Sets the format, if it can be followed. Throws BadValue.
+void set_format(Settings& settings, Format format, const char* expected) {
+    if (settings.format.kind != Format::Kind::any && settings.format.kind != format.kind)
+        throw BadValue{"one of json-schema, regex and choice", "an empty value unsets another"};
+    try {
+        engine::grammar_of(format);
+    } catch (const engine::BadFormat& bad) {
+        throw BadValue{expected, bad.fault};
+    }
+    settings.format = std::move(format);
+}
+
+/// An empty value: whether it unsets a format of this kind.
+bool unsets(Settings& settings, Format::Kind kind, const std::string& value) {
+    if (value.empty() && settings.format.kind == kind) settings.format = {};
+    return value.empty();
+}
+
+/// A value as it stands in a job file. Double quotes around it are optional, unlike in parse_text: \\ stays \\ without.
+std::string unquoted(const std::string& value) {
+    std::string text = value.starts_with('"') ? parse_text(value) : value;
+    if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+    return text;
+}
+
+std::string quoted_if_needed(const std::string& text) {
+    const bool as_it_is = !text.starts_with('"') && trimmed(text).size() == text.size() &&
+                          text.find_first_of("#\n\t\r") == std::string::npos;
+    return as_it_is ? text : quote_text(text);
+}
+
+/// The schema that is the value, or in the file that it names. `folder`: "" if the value may name none.
+std::string schema_of(const std::string& value, const std::filesystem::path& folder) {
+    const std::string text = unquoted(value);
+    if (text.starts_with('{')) return text;
+    constexpr const char* expected = "a JSON schema, or a file that holds one";
+    if (folder.empty()) throw BadValue{"a JSON schema", ""};
+    constexpr std::int64_t max_bytes = 1 << 20;
+    try {
+        return engine::read_file(parse_path(value, folder), max_bytes);
+    } catch (const InputError& error) {
+        throw BadValue{expected, error.what()};
+    }
+}
+
+/// On one line, with the members in their order.
+std::string on_one_line(const std::string& schema) {
+    try {
+        return engine::json_text(engine::parse_ordered_json(schema, ""));
+    } catch (const InputError& error) {
+        throw BadValue{"a JSON schema", std::string("it is not JSON") + error.what()};
+    }
+}
+
+}  // namespace
+
+Key json_schema_key() {
+    return {.info = {.key = "json-schema",
+                     .value_name = "PATH|SCHEMA",
+                     .help = "the output is a JSON value of this schema, a .json file or the schema itself: "
+                             R"({"type": "object"} for any object; empty = none)",
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto& folder) {
+                    if (unsets(s, Format::Kind::json_schema, value)) return;
+                    set_format(s, {Format::Kind::json_schema, {on_one_line(schema_of(value, folder))}},
+                               "a JSON schema that an output can follow");
+                },
+            .get =
+                [](const Settings& s) {
+                    if (s.format.kind != Format::Kind::json_schema) return Strings{};
+                    return Strings{quoted_if_needed(s.format.texts.front())};
+                }};
+}
+
+Key regex_key() {
+    return {.info = {.key = "regex",
+                     .value_name = "EXPRESSION",
+                     .help = "the whole output matches this regular expression; empty = none",
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    if (unsets(s, Format::Kind::regex, value)) return;
+                    set_format(s, {Format::Kind::regex, {unquoted(value)}}, "a regular expression");
+                },
+            .get =
+                [](const Settings& s) {
+                    if (s.format.kind != Format::Kind::regex) return Strings{};
+                    return Strings{quoted_if_needed(s.format.texts.front())};
+                }};
+}
+
+Key choice_key() {
+    return {
+        .info = {.key = "choice",
+                 .value_name = "TEXT",
+                 .help = R"(the output is this text, or that of another choice; \n \t \\ are escapes; empty = none)",
+                 .repeatable = true,
+                 .may_be_empty = true},
+        .later = true,
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                if (unsets(s, Format::Kind::choice, value)) return;
+                const std::string text = parse_text(value);
+                if (text.empty() || !is_text(text)) throw BadValue{"a text of at least one character", ""};
+                Format format{Format::Kind::choice, {text}};
+                if (s.format.kind == Format::Kind::choice) {
+                    format.texts = s.format.texts;
+                    format.texts.push_back(text);
+                }
+                set_format(s, std::move(format), "a choice");
+            },
+        .get =
+            [](const Settings& s) {
+                Strings values;
+                if (s.format.kind != Format::Kind::choice) return values;
+                for (const std::string& text : s.format.texts) values.push_back(quote_text(text));
+                return values;
+            }};
+}
+
+}  // namespace longhaul::runner
