@@ -559,6 +559,29 @@ TEST_F(Cli, StatusSaysWhyALaunchFailed) {
     EXPECT_EQ(json.at("ending"), nlohmann::json({{"state", "failed"}, {"exit_code", 1}, {"error", why}}));
 }
 
+TEST_F(Cli, OutputsHaveTheirFormat) {
+    write("answer.json",
+          R"({"properties": {"b": {"type": "boolean"}, "a": {"enum": ["x", "y"]}}, "required": ["b", "a"]})");
+    write("p.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": \"y\", \"options\": {\"choice\": [\"left\", \"right\"]}}\n");
+    const std::string model = std::string("--model=") + LONGHAUL_DEMO_MODEL;
+    ASSERT_EQ(run({"run", "job.cfg", model, "--json-schema=answer.json", "--max-tokens=400", "--threads=1"}).exit_code,
+              0);
+    std::istringstream results(slurp(folder_ / "out/results.jsonl"));
+    std::string first, second;
+    std::getline(results, first);
+    std::getline(results, second);
+    const auto answer = nlohmann::json::parse(nlohmann::json::parse(first).at("text").get<std::string>());
+    EXPECT_TRUE(answer.at("b").is_boolean());
+    EXPECT_TRUE(answer.at("a") == "x" || answer.at("a") == "y");
+    EXPECT_EQ(nlohmann::json::parse(first).at("finish_reason"), "stop");
+    const std::string choice = nlohmann::json::parse(second).at("text");
+    EXPECT_TRUE(choice == "left" || choice == "right") << choice;
+    const Ended text =
+        run({"generate", LONGHAUL_DEMO_MODEL, "--prompt=x", "--regex=[a-z]{4}( [a-z]{2}){3}", "--threads=1"});
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_EQ(text.out.size(), 4U + 9 + 1) << text.out;
+}
+
 TEST_F(Cli, OneItemIsNotSeveral) {
     const std::vector<std::string> arguments{"run", "job.cfg", std::string("--model=") + LONGHAUL_DEMO_MODEL,
                                              "--max-tokens=2", "--threads=1"};

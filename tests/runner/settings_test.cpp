@@ -143,6 +143,9 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "ignore-eos",
                                      "stop",
                                      "stop-token-ids",
+                                     "json-schema",
+                                     "regex",
+                                     "choice",
                                      "logit-bias",
                                      "stop-loops",
                                      "presence-penalty",
@@ -456,33 +459,14 @@ TEST(Settings, KindsOfKeys) {
                             "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
-    for (const char* key : {"task",
-                            "seed",
-                            "prompt-tokens",
-                            "temperature",
-                            "precision",
-                            "kv-precision",
-                            "device",
-                            "verify",
-                            "stop",
-                            "stop-token-ids",
-                            "min-tokens",
-                            "logit-bias",
-                            "ignore-eos",
-                            "token-ids",
-                            "add-bos",
-                            "overlong",
-                            "penalty-window",
-                            "stop-loops",
-                            "dry-multiplier",
-                            "dry-base",
-                            "dry-allowed-length",
-                            "dry-window",
-                            "dry-breakers",
-                            "presence-penalty",
-                            "frequency-penalty",
-                            "all-reduce",
-                            "no-such-key"}) {
+    for (const char* key : {"task",       "seed",           "prompt-tokens",    "temperature",
+                            "precision",  "kv-precision",   "device",           "verify",
+                            "stop",       "stop-token-ids", "json-schema",      "regex",
+                            "choice",     "min-tokens",     "logit-bias",       "ignore-eos",
+                            "token-ids",  "add-bos",        "overlong",         "penalty-window",
+                            "stop-loops", "dry-multiplier", "dry-base",         "dry-allowed-length",
+                            "dry-window", "dry-breakers",   "presence-penalty", "frequency-penalty",
+                            "all-reduce", "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
