@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
 
 namespace longhaul::engine {
@@ -97,18 +98,50 @@ GrammarBuilder::Piece GrammarBuilder::text(std::string_view bytes) {
 GrammarBuilder::Piece GrammarBuilder::character(const CharacterRanges& ranges) {
     std::vector<ByteRanges> parts;
     for (const CharacterRange range : in_order(ranges)) add_byte_ranges(range, parts);
-    std::vector<Piece> pieces;
-    for (const ByteRanges& part : parts) {
-        pieces.emplace_back([this, part](std::int32_t next) {
-            for (std::size_t i = part.low.size(); i-- > 0;)
-                next = add({.kind = Kind::bytes,
-                            .low = static_cast<std::uint8_t>(part.low[i]),
-                            .high = static_cast<std::uint8_t>(part.high[i]),
-                            .next = next});
-            return next;
-        });
+    return [this, parts = std::move(parts)](std::int32_t next) {
+        std::int32_t place = -1;
+        for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+            std::int32_t first = next;
+            for (std::size_t i = part->low.size(); i-- > 0;)
+                first = add({.kind = Kind::bytes,
+                             .low = static_cast<std::uint8_t>(part->low[i]),
+                             .high = static_cast<std::uint8_t>(part->high[i]),
+                             .next = first});
+            place = place < 0 ? first : add({.kind = Kind::either, .next = first, .other = place});
+        }
+        return place;
+    };
+}
+
+/// As a tree of their common beginnings, so that at most one node can be reached by each beginning.
+GrammarBuilder::Piece GrammarBuilder::one_of(const std::vector<std::string>& texts) {
+    struct Branch {
+        std::map<std::uint8_t, std::size_t> children{};  ///< by byte
+        bool is_text = false;
+    };
+    std::vector<Branch> branches(1);
+    for (const std::string& text : texts) {
+        std::size_t at = 0;
+        for (const char byte : text) {
+            const auto [child, fresh] =
+                branches[at].children.try_emplace(static_cast<std::uint8_t>(byte), branches.size());
+            at = child->second;
+            if (fresh) branches.emplace_back();
+        }
+        branches[at].is_text = true;
     }
-    return either(std::move(pieces));
+    return [this, branches = std::move(branches)](std::int32_t next) {
+        std::vector<std::int32_t> places(branches.size(), -1);
+        for (std::size_t i = branches.size(); i-- > 0;) {  // children have greater numbers
+            std::int32_t place = branches[i].is_text ? next : -1;
+            for (const auto& [byte, child] : branches[i].children) {
+                const std::int32_t first = add({.kind = Kind::bytes, .low = byte, .high = byte, .next = places[child]});
+                place = place < 0 ? first : add({.kind = Kind::either, .next = first, .other = place});
+            }
+            places[i] = place;
+        }
+        return places.front();
+    };
 }
 
 GrammarBuilder::Piece GrammarBuilder::sequence(std::vector<Piece> pieces) {

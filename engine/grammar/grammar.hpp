@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -61,6 +62,8 @@ class GrammarBuilder {
     [[nodiscard]] Piece text(std::string_view bytes);
     /// One character of these, as UTF-8.
     [[nodiscard]] Piece character(const CharacterRanges& ranges);
+    /// One of these; at least one.
+    [[nodiscard]] Piece one_of(const std::vector<std::string>& texts);
     [[nodiscard]] static Piece sequence(std::vector<Piece> pieces);
     /// At least one piece.
     [[nodiscard]] Piece either(std::vector<Piece> pieces);

@@ -32,6 +32,7 @@ void GrammarMatcher::forget() {
     frame_numbers_.clear();
     states_.clear();
     numbers_.clear();
+    num_places_ = 0;
     seen_.clear();
     open_ = {frame(grammar_.start(), bottom)};
     start_ = close();
@@ -52,6 +53,10 @@ GrammarMatcher::State GrammarMatcher::close() {
     bool accepts = false;
     const auto open = [&](std::int32_t place, std::int32_t below) { open_.push_back(frame(place, below)); };
     while (!open_.empty()) {
+        if (open_.size() + places.size() > max_places) {
+            open_.clear();
+            return ambiguous;
+        }
         const std::int32_t number = open_.back();
         open_.pop_back();
         if (std::exchange(seen_[static_cast<std::size_t>(number)], call_) == call_) continue;
@@ -82,6 +87,7 @@ GrammarMatcher::State GrammarMatcher::close() {
     if (accepts) places.push_back(accepting_mark);
     const auto [found, fresh] = numbers_.try_emplace(std::move(places), static_cast<State>(states_.size()));
     if (fresh) {
+        num_places_ += found->first.size();
         states_.push_back({.places = &found->first, .accepts = accepts, .behind = {}});
         states_.back().behind.fill(unknown);
     }

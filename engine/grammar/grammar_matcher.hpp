@@ -16,6 +16,10 @@ class GrammarMatcher {
   public:
     using State = std::int32_t;
     static constexpr State dead = -1;  ///< no text of the grammar begins so
+    /// There are more than `max_places` ways to read the text, as there would be of (a|aa){0,9999}: what may follow it
+    /// would take too long to find.
+    static constexpr State ambiguous = -2;
+    static constexpr std::size_t max_places = 4096;
 
     explicit GrammarMatcher(Grammar grammar);
 
@@ -23,24 +27,25 @@ class GrammarMatcher {
     [[nodiscard]] State start() const { return start_; }
     /// Behind one more byte.
     State next(State state, std::uint8_t byte) {
-        if (state == dead) return dead;
+        if (state < 0) return state;
         const State known = states_[static_cast<std::size_t>(state)].behind[byte];
         return known != unknown ? known : find_next(state, byte);
     }
     /// Whether the text belongs to the grammar as it is.
     [[nodiscard]] bool accepts(State state) const {
-        return state != dead && states_[static_cast<std::size_t>(state)].accepts;
+        return state >= 0 && states_[static_cast<std::size_t>(state)].accepts;
     }
 
     /// Memory that states take. `forget` frees it: earlier states are then void.
     [[nodiscard]] std::size_t num_bytes() const {
         constexpr std::size_t entry = 64;  // of a hash table
-        return states_.size() * (sizeof(StateData) + 2 * entry) + frames_.size() * (sizeof(Frame) + entry);
+        return states_.size() * (sizeof(StateData) + 2 * entry) + num_places_ * sizeof(std::int32_t) +
+               frames_.size() * (sizeof(Frame) + entry);
     }
     void forget();
 
   private:
-    static constexpr State unknown = -2;
+    static constexpr State unknown = -3;
 
     /// Where a rule that was called goes on: a node, and the frame below it. Equal frames are one.
     struct Frame {
@@ -70,6 +75,7 @@ class GrammarMatcher {
     std::unordered_map<Frame, std::int32_t, FrameHash> frame_numbers_;
     std::vector<StateData> states_;
     std::unordered_map<std::vector<std::int32_t>, State, PlacesHash> numbers_;
+    std::size_t num_places_ = 0;  ///< of all states
     State start_ = dead;
 
     // Scratch of close.

@@ -22,7 +22,8 @@ using Piece = GrammarBuilder::Piece;
 using OrderedJson = nlohmann::ordered_json;
 using Names = std::set<std::string>;
 
-constexpr std::int64_t max_count = 1 << 16;  // of items, and of characters
+constexpr std::int64_t max_count = 1 << 16;    // of items, and of characters
+constexpr std::size_t max_excluded = 1 << 14;  // bytes of names that other members may not have
 
 /// Keywords that say nothing about a value.
 const Names annotations{"title",    "description", "default",       "examples",    "$schema",
@@ -41,6 +42,19 @@ class Compiler {
   public:
     Compiler(GrammarBuilder& builder, const OrderedJson& root) : builder_(builder), json_(builder), root_(root) {}
 
+    Piece compile() {
+        Piece whole = schema(root_, "");
+        // One after another, for a chain of references may be long.
+        while (!undefined_.empty()) {
+            const std::string pointer = undefined_.back();
+            undefined_.pop_back();
+            builder_.define(rules_[pointer],
+                            schema(root_.at(OrderedJson::json_pointer(pointer.substr(1))), "." + pointer));
+        }
+        return whole;
+    }
+
+  private:
     /// `path`: of the schema within the whole one, for messages.
     Piece schema(const OrderedJson& schema, const std::string& path) {
         if (schema.is_boolean() && schema.get<bool>()) return json_.value();
@@ -51,7 +65,7 @@ class Compiler {
         }
         if (const auto* value = member(schema, "const")) {
             check_keywords(schema, {"const", "type"}, path);
-            return constant(*value);
+            return builder_.text(json_text(*value));
         }
         if (const auto* values = member(schema, "enum")) return one_of(schema, *values, path);
         for (const char* keyword : {"anyOf", "oneOf"}) {
@@ -68,7 +82,6 @@ class Compiler {
         return typed(schema, path);
     }
 
-  private:
     [[noreturn]] static void refuse(const std::string& path, const std::string& fault) {
         throw BadFormat{(path.empty() ? "" : path.substr(1) + ": ") + fault};
     }
@@ -85,14 +98,12 @@ class Compiler {
         }
     }
 
-    Piece constant(const OrderedJson& value) { return builder_.text(json_text(value)); }
-
     Piece one_of(const OrderedJson& schema, const OrderedJson& values, const std::string& path) {
         check_keywords(schema, {"enum", "type"}, path);
         if (!values.is_array() || values.empty()) refuse(path, "enum is a list of values");
-        std::vector<Piece> ways;
-        for (const OrderedJson& value : values) ways.push_back(constant(value));
-        return builder_.either(std::move(ways));
+        std::vector<std::string> texts;
+        for (const OrderedJson& value : values) texts.push_back(json_text(value));
+        return builder_.one_of(texts);
     }
 
     Piece any_of(const OrderedJson& ways, const std::string& path) {
@@ -109,15 +120,13 @@ class Compiler {
         if (pointer != "#" && !pointer.starts_with("#/"))
             refuse(path, "only references within the schema are supported");
         if (const auto known = rules_.find(pointer); known != rules_.end()) return builder_.call(known->second);
-        const OrderedJson* target = nullptr;
         try {
-            target = &root_.at(OrderedJson::json_pointer(pointer.substr(1)));
+            (void)root_.at(OrderedJson::json_pointer(pointer.substr(1)));
         } catch (const OrderedJson::exception&) {
             refuse(path, "there is no " + printable(pointer));
         }
-        const std::int32_t rule = rules_[pointer] = builder_.new_rule();
-        builder_.define(rule, schema(*target, "." + pointer));
-        return builder_.call(rule);
+        undefined_.push_back(pointer);
+        return builder_.call(rules_[pointer] = builder_.new_rule());
     }
 
     Piece typed(const OrderedJson& schema, const std::string& path) {
@@ -192,6 +201,11 @@ class Compiler {
         std::optional<Piece> others;
         if (more != nullptr && *more != false) others = this->schema(*more, path + ".additionalProperties");
         if (more == nullptr && given == nullptr) others = json_.value();
+        std::size_t num_bytes = 0;
+        for (const std::string& name : names) num_bytes += name.size();
+        if (others && num_bytes > max_excluded)
+            refuse(path, "additionalProperties is supported beside at most " + std::to_string(max_excluded) +
+                             " bytes of names");
         return json_.object(members, others);
     }
 
@@ -282,6 +296,7 @@ class Compiler {
     JsonPieces json_;
     const OrderedJson& root_;
     std::map<std::string, std::int32_t> rules_;  ///< of references
+    std::vector<std::string> undefined_;         ///< references whose rules are not defined yet
 };
 
 }  // namespace
@@ -293,7 +308,7 @@ GrammarBuilder::Piece json_schema_piece(GrammarBuilder& builder, std::string_vie
     } catch (const InputError& error) {
         throw BadFormat{std::string("it is not JSON") + error.what()};
     }
-    return Compiler(builder, root).schema(root, "");
+    return Compiler(builder, root).compile();
 }
 
 }  // namespace longhaul::engine

@@ -9,9 +9,7 @@ namespace {
 GrammarBuilder::Piece piece_of(GrammarBuilder& builder, const OutputFormat& format) {
     if (format.kind == OutputFormat::Kind::json_schema) return json_schema_piece(builder, format.texts.front());
     if (format.kind == OutputFormat::Kind::regex) return regex_piece(builder, format.texts.front(), Spelling::plain);
-    std::vector<GrammarBuilder::Piece> choices;
-    for (const std::string& text : format.texts) choices.push_back(builder.text(text));
-    return builder.either(std::move(choices));
+    return builder.one_of(format.texts);
 }
 
 }  // namespace
@@ -23,7 +21,7 @@ Grammar grammar_of(const OutputFormat& format) {
         if (builder.is_left_recursive()) throw BadFormat{"a schema refers to itself with nothing between"};
         return builder.finish(piece);
     } catch (const GrammarBuilder::TooLarge&) {
-        throw BadFormat{"it is too large: its repeats come to more than " + std::to_string(GrammarBuilder::max_nodes) +
+        throw BadFormat{"it is too large, with its repeats more than " + std::to_string(GrammarBuilder::max_nodes) +
                         " parts"};
     }
 }

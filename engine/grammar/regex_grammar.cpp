@@ -14,6 +14,7 @@ namespace {
 
 using Piece = GrammarBuilder::Piece;
 
+constexpr std::size_t max_bytes = 1 << 14;
 constexpr std::int64_t max_repeats = 1 << 16;
 constexpr int max_groups = 64;  // one within the other
 
@@ -27,6 +28,7 @@ class Parser {
   public:
     Parser(GrammarBuilder& builder, std::string_view expression, Spelling spelling)
         : builder_(builder), spelling_(spelling), expression_(expression) {
+        if (expression.size() > max_bytes) throw BadFormat{"it has more than " + std::to_string(max_bytes) + " bytes"};
         if (!unicode::is_utf8(expression)) throw BadFormat{"it is not UTF-8"};
     }
 

@@ -50,12 +50,14 @@ const AllowedTokens& TokenGrammar::allowed(State state) {
 AllowedTokens TokenGrammar::find_allowed(State state) {
     AllowedTokens found{.tokens = std::vector<bool>(static_cast<std::size_t>(texts_->vocab_size()), false),
                         .end = matcher_.accepts(state)};
+    if (state == GrammarMatcher::ambiguous) return {.unknown = true};
     std::vector<State> behind{state};  // [bytes of the entry's text]
     for (const auto& [token, shared] : texts_->entries()) {
         if (std::cmp_greater_equal(shared, behind.size())) continue;  // a beginning that nothing may have
         behind.resize(static_cast<std::size_t>(shared) + 1);
         for (const char byte : texts_->text(token).substr(static_cast<std::size_t>(shared))) {
             const State next = matcher_.next(behind.back(), static_cast<std::uint8_t>(byte));
+            if (next == GrammarMatcher::ambiguous) return {.unknown = true};
             if (next == GrammarMatcher::dead) break;
             behind.push_back(next);
         }

@@ -10,6 +10,10 @@
 
 namespace longhaul::engine {
 
+static constexpr const char* ambiguous_format =
+    "json-schema, regex: expected a format with few ways to read the beginning of a text, got more than 4096; let its "
+    "alternatives differ in their first characters";
+
 /// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
 /// not sampled, so it does not depend on the noise.
 Noise Replica::State::noise_of(const Sequence& sequence) const {
@@ -131,6 +135,16 @@ void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row
     rounds.count_record_bytes(logprob_words(sequence.num_logprobs) * static_cast<std::int64_t>(sizeof(std::int32_t)));
 }
 
+/// How its format ends an item, if nothing can follow its output. What could be chosen as the first token is known
+/// before it is chosen; as each other, when the one before is appended.
+static std::optional<FinishReason> format_end(Sequence& sequence) {
+    if (!sequence.grammar) return {};
+    const bool began_unknown = sequence.num_output() == 1 && sequence.grammar->allowed({}, {}).unknown;
+    const AllowedTokens& next = sequence.grammar->allowed(sequence.output(), {});
+    if (began_unknown || next.unknown) return FinishReason::error;
+    return next.any ? std::nullopt : std::optional(FinishReason::stop);
+}
+
 /// Appends one emitted token; false when it ends the item.
 bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason) {
     sequence.tokens.push_back(token);
@@ -145,8 +159,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     if (wanted.is_end(token)) reason = FinishReason::stop;
     const bool may_stop = sequence.num_output() > wanted.sampling.min_tokens;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token, may_stop)) reason = FinishReason::stop;
-    if (!reason && sequence.grammar && !sequence.grammar->allowed(sequence.output(), {}).any)
-        reason = FinishReason::stop;
+    if (const auto end = format_end(sequence); end && (!reason || end == FinishReason::error)) reason = end;
     // Before the length: the item ends here with any max-tokens.
     if (sequence.loops && sequence.loops->push(token) && !reason) reason = FinishReason::repetition;
     if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;
@@ -353,7 +366,7 @@ void Replica::State::step(const StepHeader& header) {
     const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
-        finish(*slice.sequence, *slice.reason);
+        finish(*slice.sequence, *slice.reason, *slice.reason == FinishReason::error ? ambiguous_format : "");
         std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
     }
     report(phase);

@@ -11,6 +11,7 @@ struct AllowedTokens {
     std::vector<bool> tokens{};  ///< [token]
     bool any = false;            ///< whether some token is allowed
     bool end = false;            ///< whether the output may end, with a token that is no part of its text
+    bool unknown = false;        ///< it would take too long to find out; then `any` and `end` are false
 };
 
 class TokenConstraint {

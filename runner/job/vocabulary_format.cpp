@@ -17,11 +17,13 @@ using Format = engine::OutputFormat;
 void set_format(Settings& settings, Format format, const char* expected) {
     if (settings.format.kind != Format::Kind::any && settings.format.kind != format.kind)
         throw BadValue{"one of json-schema, regex and choice", "an empty value unsets another"};
+    static thread_local Format checked;  // the items of a batch usually have the same one
     try {
-        engine::grammar_of(format);
+        if (format != checked) engine::grammar_of(format);
     } catch (const engine::BadFormat& bad) {
         throw BadValue{expected, bad.fault};
     }
+    checked = format;
     settings.format = std::move(format);
 }
 
@@ -46,15 +48,15 @@ std::string quoted_if_needed(const std::string& text) {
 
 /// The schema that is the value, or in the file that it names. `folder`: "" if the value may name none.
 std::string schema_of(const std::string& value, const std::filesystem::path& folder) {
+    constexpr std::size_t max_bytes = 1 << 20;
     const std::string text = unquoted(value);
+    if (text.size() > max_bytes) throw BadValue{"a JSON schema of at most 1 MiB", ""};
     if (text.starts_with('{')) return text;
-    constexpr const char* expected = "a JSON schema, or a file that holds one";
     if (folder.empty()) throw BadValue{"a JSON schema", ""};
-    constexpr std::int64_t max_bytes = 1 << 20;
     try {
         return engine::read_file(parse_path(value, folder), max_bytes);
     } catch (const InputError& error) {
-        throw BadValue{expected, error.what()};
+        throw BadValue{"a JSON schema, or a file that holds one", error.what()};
     }
 }
 

@@ -120,7 +120,7 @@ TEST(RegexGrammar, WhatItDoesNotHaveIsNamed) {
              {"[b-a]", "at byte 4: a range from large to small"},
              {"[^\\d\\D]", "at byte 7: a class without a character"},
              {"\\ud800", "at byte 6: half a surrogate pair"},
-             {"((a{999}){999}){999}", "it is too large: its repeats come to more than 1048576 parts"},
+             {"((a{999}){999}){999}", "it is too large, with its repeats more than 1048576 parts"},
              {std::string(65, '(') + std::string(65, ')'), "at byte 65: more than 64 groups within each other"},
              {"\xFF", "it is not UTF-8"}})
         EXPECT_EQ(fault_of(Kind::regex, expression), fault) << expression;
@@ -262,6 +262,39 @@ TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
     EXPECT_FALSE(accepts(any, "12345678901234567")) << "beyond what a double holds";
 }
 
+// Hostile ones, in the size that a request may have.
+TEST(SchemaGrammar, LargeSchemasAreReadOrRefused) {
+    std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
+    constexpr int length = 20'000;
+    for (int i = 0; i < length; ++i)
+        chain += "\"" + std::to_string(i) + R"(": {"items": {"$ref": "#/$defs/)" + std::to_string((i + 1) % length) +
+                 "\"}},";
+    chain.back() = '}';
+    GrammarMatcher arrays = matcher_of(Kind::json_schema, {chain + "}"});
+    EXPECT_TRUE(accepts(arrays, "[[[],[]]]"));
+    EXPECT_FALSE(accepts(arrays, "[1]"));
+    std::string names, values;
+    for (int i = 0; i < length; ++i) {
+        if (i < 3000) names += "\"name " + std::to_string(i) + "\": true,";
+        values += "\"value " + std::to_string(i) + "\",";
+    }
+    names.pop_back();
+    values.pop_back();
+    GrammarMatcher object = matcher_of(Kind::json_schema, {R"({"properties": {)" + names + "}}"});
+    EXPECT_TRUE(accepts(object, R"({"name 7":1,"name 2999":[]})"));
+    EXPECT_FALSE(accepts(object, R"({"name 7":1,"name 6":[]})"));
+    GrammarMatcher value = matcher_of(Kind::json_schema, {R"({"enum": [)" + values + "]}"});
+    EXPECT_TRUE(accepts(value, "\"value 12345\""));
+    EXPECT_FALSE(accepts(value, "\"value 20000\""));
+    EXPECT_EQ(fault_of(Kind::json_schema, R"({"additionalProperties": true, "properties": {)" + names + "}}"),
+              "additionalProperties is supported beside at most 16384 bytes of names");
+    EXPECT_EQ(fault_of(Kind::json_schema, R"({"type": "string", "pattern": ")" + std::string(20'000, 'a') + "\"}"),
+              "pattern: it has more than 16384 bytes");
+    EXPECT_EQ(
+        fault_of(Kind::json_schema, R"({"items": {"items": {"maxItems": 9999}, "minItems": 9999}, "minItems": 9999})"),
+        "");
+}
+
 TEST(SchemaGrammar, WhatItDoesNotHaveIsNamed) {
     for (const auto& [schema, fault] : std::vector<std::pair<std::string, std::string>>{
              {"[1]", "a schema is an object, or true"},
@@ -389,6 +422,24 @@ TEST_F(TokenGrammars, AllowTheTokensWhoseTextsGoOn) {
         const std::vector<std::int32_t> wrong{tokens.back(), tokens.back()};
         EXPECT_FALSE(output.allowed({}, wrong).any || output.allowed({}, wrong).end);
     }
+}
+
+// What many repeats of alternatives that begin alike may read in thousands of ways is given up, soon.
+TEST_F(TokenGrammars, AmbiguousFormatsAreGivenUp) {
+    for (const char* expression :
+         {"(.?){9999}", "((a|aa|aaa){1,99}){1,99}", "((.|..)*a){0,999}(a?){9000}", "(a?){9000}"}) {
+        OutputGrammar output(grammar(Kind::regex, {expression}));
+        const std::vector<std::int32_t> a(9000, tokenizer->encode("a").front());
+        std::size_t n = 0;
+        while (n < a.size() && !output.allowed(std::span(a).first(n), {}).unknown) ++n;
+        EXPECT_LT(n, a.size()) << expression;
+        EXPECT_FALSE(output.allowed(std::span(a).first(n), {}).any);
+        EXPECT_TRUE(output.allowed(a, {}).unknown) << "and stays so";
+    }
+    std::vector<std::string> labels;
+    for (int i = 0; i < 20'000; ++i) labels.push_back("label " + std::to_string(i * i));
+    OutputGrammar choices(grammar(Kind::choice, labels));
+    EXPECT_TRUE(choices.allowed({}, {}).any) << "many choices are not many ways";
 }
 
 // What is known of states is forgotten when it takes too much memory; the answers stay.

@@ -81,6 +81,15 @@ TEST(OutputFormats, ACompleteTextEndsItsItem) {
     }
 }
 
+TEST(OutputFormats, AnAmbiguousOneFailsItsItem) {
+    Job job = format_job();
+    job.own[1].format = regex_format("(<?[0-9]?>?){5000}");
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.items.at(1).reason, FinishReason::error);
+    EXPECT_NE(result.items.at(1).error.find("expected a format with few ways to read"), std::string::npos);
+    EXPECT_EQ(result.items.at(2).reason, FinishReason::stop) << "the others go on";
+}
+
 TEST(OutputFormats, EndsComeWhereTheTextMayEnd) {
     Job job = format_job();
     job.own.clear();
