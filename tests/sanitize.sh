@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unit tests under AddressSanitizer and UndefinedBehaviorSanitizer: build-asan, without unity files and precompiled
-# headers, so that each source also must compile by itself. Then the emulated GPU's kernels under the check for races in
+# Unit tests under AddressSanitizer and UndefinedBehaviorSanitizer: build-asan, without precompiled headers and with unity
+# files of tests alone, so that each of the product's sources also must compile by itself. Then the emulated GPU's kernels under the check for races in
 # shared memory: build-gpu-races, tests/cuda_emulation/race_check.hpp. About twenty minutes on two cores, a half of them
 # compiling.
 #
