@@ -132,8 +132,9 @@ Piece JsonPieces::object(const std::vector<Member>& members, const std::optional
         more_others = builder_.repeated(GrammarBuilder::sequence({comma(), builder_.call(rule)}), 0);
         first_other = builder_.optional(GrammarBuilder::sequence({builder_.call(rule), more_others}));
     }
-    std::vector<bool> required;
-    for (const Member& member : members) required.push_back(member.required);
+    std::vector<bool> required(members.size());
+    std::transform(members.begin(), members.end(), required.begin(),
+                   [](const Member& member) { return member.required; });
     // From the last member to the first: what follows if there is a member before it, and if there is none.
     const Piece all = [=, builder = &builder_, comma = comma()](std::int32_t next) {
         std::int32_t behind = more_others(next), first = first_other(next);
@@ -285,8 +286,8 @@ std::optional<Piece> JsonPieces::number(const NumberRange& range) {
 }
 
 std::string JsonPieces::expression_of_format(std::string_view format) {
-    const std::string date = R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))";
-    const std::string time = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
+    std::string date = R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))";
+    std::string time = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
     if (format == "date") return date;
     if (format == "time") return time;
     if (format == "date-time") return date + "T" + time;

@@ -153,7 +153,7 @@ class Compiler {
     }
 
     static std::string name_of(const OrderedJson& type, const std::string& path) {
-        const std::string name = type.is_string() ? type.get<std::string>() : "";
+        std::string name = type.is_string() ? type.get<std::string>() : "";
         if (!keywords_of_type.contains(name))
             refuse(path, "type is one of array, boolean, integer, null, number, object, string");
         return name;

@@ -49,7 +49,7 @@ std::string quoted_if_needed(const std::string& text) {
 /// The schema that is the value, or in the file that it names. `folder`: "" if the value may name none.
 std::string schema_of(const std::string& value, const std::filesystem::path& folder) {
     constexpr std::size_t max_bytes = 1 << 20;
-    const std::string text = unquoted(value);
+    std::string text = unquoted(value);
     if (text.size() > max_bytes) throw BadValue{"a JSON schema of at most 1 MiB", ""};
     if (text.starts_with('{')) return text;
     if (folder.empty()) throw BadValue{"a JSON schema", ""};

@@ -358,9 +358,9 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-// A device cannot choose with DRY, biases or ends that have no chance yet: the host does, of trees and drafts of such
-// items, and the others stay on the device.
-TEST_P(OtherDevice, LeavesDryAndBiasesToTheHost) {
+// A device cannot choose with DRY, biases, formats or ends that have no chance yet: the host does, of trees and drafts of
+// such items, and the others stay on the device.
+TEST_P(OtherDevice, LeavesDryBiasesAndFormatsToTheHost) {
     if (!GetParam().as_cpu) return;  // the texts are compared with the CPU's
     for (const auto& [method, tree, rule] :
          {std::tuple{"ngram", "3x2", "coupled"}, {"rsd-s", "3x2", "coupled"}, {"rsd-s", "3x2", "recursive"}}) {
@@ -374,6 +374,7 @@ TEST_P(OtherDevice, LeavesDryAndBiasesToTheHost) {
             job.own[item].sampling.dry = {.multiplier = 9, .allowed_length = 1};
             job.own[item].dry_breakers = {"<3"};
         }
+        job.own[0].format = {OutputFormat::Kind::regex, {"(<[0-9]*[13579]>)*"}};
         job.own[2].logit_bias = {{7, 4}, {9, -100}};
         for (std::int32_t token = 0; token < 90; ++token) job.own[3].eos_ids.push_back(token);
         job.own[3].sampling.min_tokens = 2;
