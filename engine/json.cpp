@@ -31,6 +31,10 @@ std::size_t utf8_length(std::string_view text) {
     return overlong || surrogate || beyond ? 0 : length;
 }
 
+bool is_json_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 /// Builds the document from the parser's SAX events. Rejects what the library would accept: deep nesting and duplicate
 /// keys (the library would silently keep the last value). The parser itself uses no C++ stack per level; the depth
 /// limit protects all code that later walks the document recursively.
@@ -229,9 +233,62 @@ Json parse_json(std::string_view text, std::string_view file, int max_depth) {
     return builder.take();
 }
 
+static void check_sizes(const Json& json, std::string_view file) {
+    constexpr std::size_t max_members = 1024;
+    if (json.is_object() && json.size() > max_members)
+        throw InputError(file, "", "objects of at most " + std::to_string(max_members) + " members", describe(json));
+    if (json.is_structured()) {
+        for (const Json& one : json) check_sizes(one, file);
+    }
+}
+
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view file) {
-    parse_json(text, file);  // refuses more than the library does
+    check_sizes(parse_json(text, file), file);  // refuses more than the library does
     return nlohmann::ordered_json::parse(text);
+}
+
+/// Offset behind the value that begins at `at`; JSON is known to be valid.
+static std::size_t behind_value(std::string_view json, std::size_t at) {
+    int depth = 0;
+    for (bool in_string = false; at < json.size(); ++at) {
+        const char c = json[at];
+        if (in_string) {
+            if (c == '\\') ++at;
+            in_string = c != '"';
+            if (!in_string && depth == 0) return at + 1;
+            continue;
+        }
+        const bool closes = c == ']' || c == '}';
+        if (depth == 0 && (c == ',' || closes || is_json_blank(c))) return at;
+        in_string = c == '"';
+        depth += c == '[' || c == '{' ? 1 : closes ? -1 : 0;
+        if (closes && depth == 0) return at + 1;
+    }
+    return at;
+}
+
+std::string member_text(std::string_view json, std::span<const std::string> path) {
+    const auto skip_blanks = [&](std::size_t at) {
+        while (at < json.size() && is_json_blank(json[at])) ++at;
+        return at;
+    };
+    std::size_t at = skip_blanks(0);
+    for (const std::string& name : path) {
+        if (at >= json.size() || json[at] != '{') return "";
+        const std::string wanted = json_text(Json(name));
+        bool found = false;
+        for (at = skip_blanks(at + 1); at < json.size() && json[at] == '"' && !found;) {
+            const std::size_t end = behind_value(json, at);
+            const std::string_view key = json.substr(at, end - at);
+            found = key == wanted || (key.find('\\') != std::string_view::npos && Json::parse(key) == Json(name));
+            at = skip_blanks(skip_blanks(end) + 1);  // behind the colon
+            if (found) break;
+            at = skip_blanks(behind_value(json, at));
+            if (at < json.size() && json[at] == ',') at = skip_blanks(at + 1);
+        }
+        if (!found) return "";
+    }
+    return std::string(json.substr(at, behind_value(json, at) - at));
 }
 
 Json try_parse_json(std::string_view text) {

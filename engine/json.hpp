@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,12 @@ using Json = nlohmann::json;
 /// "tokenizer.json: model.vocab@1234: expected ':', got ','".
 Json parse_json(std::string_view text, std::string_view file, int max_depth = 64);
 
-/// The same with the members of objects in their order; Json sorts them.
+/// The same with the members of objects in their order; Json sorts them. Objects have at most 1024 members: each is
+/// looked for among all.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view file);
+
+/// The text of the member that `path` leads to, as it stands in `json`, which must be valid; "" if there is none.
+std::string member_text(std::string_view json, std::span<const std::string> path);
 
 /// Like parse_json but does not throw; for our own files that may be half written. `is_discarded()` is true if `text`
 /// is not JSON.

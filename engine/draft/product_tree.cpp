@@ -15,6 +15,7 @@ DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<con
                  .num_draws = branching[static_cast<std::size_t>(level)],
                  .with_q = false};
     if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // a one-hot distribution gives no tree
+    if (level > 0) row.sampling.constraint = nullptr;                 // which path it is for is not known
     if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
     if (proposal.max_width < TreeLimits::none) {
         const TreeFamily family{.widths = {}, .branches = true, .passes = passes};

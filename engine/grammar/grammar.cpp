@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace longhaul::engine {
 namespace {
@@ -174,7 +175,10 @@ GrammarBuilder::Piece GrammarBuilder::repeated(const Piece& piece, std::int64_t 
         }
         for (std::int64_t i = least; i < most; ++i)
             place = add({.kind = Kind::either, .next = piece(place), .other = next});
-        for (std::int64_t i = 0; i < least; ++i) place = piece(place);
+        for (std::int64_t i = 0; i < least; ++i) {
+            const std::int32_t before = std::exchange(place, piece(place));
+            if (place == before) break;  // it is empty
+        }
         return place;
     };
 }

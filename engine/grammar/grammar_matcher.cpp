@@ -24,10 +24,10 @@ std::size_t GrammarMatcher::PlacesHash::operator()(const std::vector<std::int32_
 }
 
 GrammarMatcher::GrammarMatcher(Grammar grammar) : grammar_(std::move(grammar)) {
-    forget();
+    clear();
 }
 
-void GrammarMatcher::forget() {
+void GrammarMatcher::clear() {
     frames_.clear();
     frame_numbers_.clear();
     states_.clear();
@@ -36,6 +36,36 @@ void GrammarMatcher::forget() {
     seen_.clear();
     open_ = {frame(grammar_.start(), bottom)};
     start_ = close();
+}
+
+void GrammarMatcher::forget_all_but(std::span<State* const> kept) {
+    const std::vector<Frame> frames = std::move(frames_);
+    std::vector<std::pair<std::vector<std::int32_t>, bool>> states;
+    std::vector<bool> needed(frames.size(), false);
+    for (const State* state : kept) {
+        auto& [places, accepts] = states.emplace_back();
+        if (*state < 0) continue;
+        accepts = states_[static_cast<std::size_t>(*state)].accepts;
+        places = *states_[static_cast<std::size_t>(*state)].places;
+        if (accepts) places.pop_back();  // the mark
+        for (const std::int32_t number : places) needed[static_cast<std::size_t>(number)] = true;
+    }
+    for (std::size_t i = frames.size(); i-- > 0;) {  // a frame comes after the one below it
+        if (needed[i] && frames[i].below != bottom) needed[static_cast<std::size_t>(frames[i].below)] = true;
+    }
+    clear();
+    std::vector<std::int32_t> renumbered(frames.size(), bottom);
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+        if (!needed[i]) continue;
+        const std::int32_t below = frames[i].below;
+        renumbered[i] = frame(frames[i].place, below == bottom ? bottom : renumbered[static_cast<std::size_t>(below)]);
+    }
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+        if (*kept[i] < 0) continue;
+        auto& [places, accepts] = states[i];
+        for (std::int32_t& number : places) number = renumbered[static_cast<std::size_t>(number)];
+        *kept[i] = state_of(std::move(places), accepts);
+    }
 }
 
 std::int32_t GrammarMatcher::frame(std::int32_t place, std::int32_t below) {
@@ -82,6 +112,10 @@ GrammarMatcher::State GrammarMatcher::close() {
                     open_.push_back(below);
         }
     }
+    return state_of(std::move(places), accepts);
+}
+
+GrammarMatcher::State GrammarMatcher::state_of(std::vector<std::int32_t> places, bool accepts) {
     if (places.empty() && !accepts) return dead;
     std::sort(places.begin(), places.end());
     if (accepts) places.push_back(accepting_mark);

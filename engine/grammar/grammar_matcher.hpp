@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -19,7 +19,7 @@ class GrammarMatcher {
     /// There are more than `max_places` ways to read the text, as there would be of (a|aa){0,9999}: what may follow it
     /// would take too long to find.
     static constexpr State ambiguous = -2;
-    static constexpr std::size_t max_places = 4096;
+    static constexpr std::size_t max_places = 1024;
 
     explicit GrammarMatcher(Grammar grammar);
 
@@ -36,13 +36,19 @@ class GrammarMatcher {
         return state >= 0 && states_[static_cast<std::size_t>(state)].accepts;
     }
 
-    /// Memory that states take. `forget` frees it: earlier states are then void.
+    /// Whether nothing can follow the empty text.
+    [[nodiscard]] bool is_complete() const {
+        return start_ >= 0 && states_[static_cast<std::size_t>(start_)].places->front() < 0;
+    }
+
+    /// Memory that states take. `forget_all_but` frees that of all others than these, which get new numbers; others are
+    /// then void, except `start`.
     [[nodiscard]] std::size_t num_bytes() const {
         constexpr std::size_t entry = 64;  // of a hash table
         return states_.size() * (sizeof(StateData) + 2 * entry) + num_places_ * sizeof(std::int32_t) +
                frames_.size() * (sizeof(Frame) + entry);
     }
-    void forget();
+    void forget_all_but(std::span<State* const> kept);
 
   private:
     static constexpr State unknown = -3;
@@ -65,10 +71,12 @@ class GrammarMatcher {
         std::array<State, 256> behind;
     };
 
+    void clear();
     State find_next(State state, std::uint8_t byte);
     std::int32_t frame(std::int32_t place, std::int32_t below);
     /// The state of all that can be reached from `open_` without a byte.
     State close();
+    State state_of(std::vector<std::int32_t> places, bool accepts);
 
     Grammar grammar_;
     std::vector<Frame> frames_;

@@ -124,27 +124,35 @@ Piece JsonPieces::object(const std::vector<Member>& members, const std::optional
         pieces.push_back(GrammarBuilder::sequence({key_of(member.name), member.value}));
         names.insert(member.name);
     }
-    Piece first_other = GrammarBuilder::sequence({}), more_others = first_other;
+    std::optional<Piece> other;
     if (others) {
         const std::int32_t rule = builder_.new_rule();
         builder_.define(rule, GrammarBuilder::sequence({builder_.text("\""), other_key(names, 0), builder_.text(":"),
                                                         builder_.optional(builder_.text(" ")), *others}));
-        more_others = builder_.repeated(GrammarBuilder::sequence({comma(), builder_.call(rule)}), 0);
-        first_other = builder_.optional(GrammarBuilder::sequence({builder_.call(rule), more_others}));
+        other = builder_.call(rule);
     }
     std::vector<bool> required(members.size());
     std::transform(members.begin(), members.end(), required.begin(),
                    [](const Member& member) { return member.required; });
-    // From the last member to the first: what follows if there is a member before it, and if there is none.
+    // From the last member to the first. `some`: a member from here on, and those behind it; `behind`: what follows the
+    // member before.
     const Piece all = [=, builder = &builder_, comma = comma()](std::int32_t next) {
-        std::int32_t behind = more_others(next), first = first_other(next);
+        std::optional<std::int32_t> some;
+        std::int32_t behind = next;
+        if (other) {
+            behind = builder->repeated(GrammarBuilder::sequence({comma, *other}), 0)(next);
+            some = (*other)(behind);
+        }
+        bool may_end = true;
         for (std::size_t i = pieces.size(); i-- > 0;) {
             const std::int32_t member = pieces[i](behind);
-            const std::int32_t with_comma = comma(member);
-            first = required[i] ? member : builder->either({at(member), at(first)})(next);
-            behind = required[i] ? with_comma : builder->either({at(with_comma), at(behind)})(next);
+            some = required[i] || !some ? member : builder->either({at(member), at(*some)})(next);
+            may_end = may_end && !required[i];
+            behind = comma(*some);
+            if (may_end) behind = builder->either({at(behind), at(next)})(next);
         }
-        return first;
+        if (!some) return next;
+        return may_end ? builder->either({at(*some), at(next)})(next) : *some;
     };
     return GrammarBuilder::sequence({builder_.text("{"), blank(), all, blank(), builder_.text("}")});
 }
@@ -237,12 +245,15 @@ std::optional<Piece> JsonPieces::integer(const NumberRange& range) {
 /// Numbers from `low`, which is not negative, without exponents.
 std::optional<Piece> JsonPieces::real_magnitude(std::int64_t low, bool low_open, std::optional<std::int64_t> high,
                                                 bool high_open) {
+    // So few that a double tells all of them from the bounds.
+    const std::size_t longest = std::to_string(std::max(low, high.value_or(0))).size();
+    const std::int64_t most = std::max<std::int64_t>(max_digits - 1 - static_cast<std::int64_t>(longest), 1);
     const Piece zeros = builder_.optional(
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(zero), 1, max_digits)}));
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(zero), 1, most)}));
     const Piece fraction = builder_.optional(
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 1, max_digits)}));
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 1, most)}));
     const Piece not_zero =
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 0, max_digits - 1),
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 0, most - 1),
                                   builder_.character(digit_but_zero)});
     const auto with = [&](const Piece& integer, const Piece& behind) {
         return GrammarBuilder::sequence({integer, behind});
@@ -286,7 +297,10 @@ std::optional<Piece> JsonPieces::number(const NumberRange& range) {
 }
 
 std::string JsonPieces::expression_of_format(std::string_view format) {
-    std::string date = R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))";
+    const std::string year = "[1-9]\\d{3}", leap_hundreds = "([2468][048]|[13579][26])";
+    const std::string leap_year = "([1-9]\\d(0[48]|[2468][048]|[13579][26])|" + leap_hundreds + "00)";
+    std::string date = "(" + year + "-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|" +
+                       "02-(0[1-9]|1\\d|2[0-8]))|" + leap_year + "-02-29)";
     std::string time = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
     if (format == "date") return date;
     if (format == "time") return time;

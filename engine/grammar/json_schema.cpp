@@ -49,7 +49,7 @@ class Compiler {
             const std::string pointer = undefined_.back();
             undefined_.pop_back();
             builder_.define(rules_[pointer],
-                            schema(root_.at(OrderedJson::json_pointer(pointer.substr(1))), "." + pointer));
+                            schema(root_.at(OrderedJson::json_pointer(pointer.substr(1))), "." + printable(pointer)));
         }
         return whole;
     }
@@ -65,9 +65,13 @@ class Compiler {
         }
         if (const auto* value = member(schema, "const")) {
             check_keywords(schema, {"const", "type"}, path);
-            return builder_.text(json_text(*value));
+            return one_of(schema, {*value}, path);
         }
-        if (const auto* values = member(schema, "enum")) return one_of(schema, *values, path);
+        if (const auto* values = member(schema, "enum")) {
+            check_keywords(schema, {"enum", "type"}, path);
+            if (!values->is_array() || values->empty()) refuse(path, "enum is a list of values");
+            return one_of(schema, {values->begin(), values->end()}, path);
+        }
         for (const char* keyword : {"anyOf", "oneOf"}) {
             if (const auto* ways = member(schema, keyword)) {
                 check_keywords(schema, {keyword}, path);
@@ -98,12 +102,24 @@ class Compiler {
         }
     }
 
-    Piece one_of(const OrderedJson& schema, const OrderedJson& values, const std::string& path) {
-        check_keywords(schema, {"enum", "type"}, path);
-        if (!values.is_array() || values.empty()) refuse(path, "enum is a list of values");
+    /// Those of `values` that have the schema's type.
+    Piece one_of(const OrderedJson& schema, const std::vector<OrderedJson>& values, const std::string& path) {
+        const std::vector<std::string> types = types_of(schema, path);
         std::vector<std::string> texts;
-        for (const OrderedJson& value : values) texts.push_back(json_text(value));
+        for (const OrderedJson& value : values) {
+            const auto fits = [&](const std::string& type) { return is_of_type(value, type); };
+            if (types.empty() || std::any_of(types.begin(), types.end(), fits)) texts.push_back(json_text(value));
+        }
+        if (texts.empty()) refuse(path, "none of its values has its type");
         return builder_.one_of(texts);
+    }
+
+    static bool is_of_type(const OrderedJson& value, const std::string& type) {
+        if (type == "integer")
+            return value.is_number_integer() ||
+                   (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+        if (type == "number") return value.is_number();
+        return value.type_name() == type;
     }
 
     Piece any_of(const OrderedJson& ways, const std::string& path) {
@@ -130,33 +146,38 @@ class Compiler {
     }
 
     Piece typed(const OrderedJson& schema, const std::string& path) {
-        const OrderedJson* type = member(schema, "type");
-        if (type == nullptr) return of_type(schema, implied_type(schema), path);
-        if (!type->is_array()) return of_type(schema, name_of(*type, path), path);
-        std::vector<Piece> ways;
+        std::vector<std::string> types = types_of(schema, path);
+        if (types.empty()) types.push_back(implied_type(schema));
+        if (types.size() == 1) return of_type(schema, types.front(), path);
         Names known{"type"};
-        for (const OrderedJson& one : *type) {
-            const std::string name = name_of(one, path);
-            known.insert(keywords_of_type.at(name).begin(), keywords_of_type.at(name).end());
-        }
+        for (const std::string& type : types)
+            known.insert(keywords_of_type.at(type).begin(), keywords_of_type.at(type).end());
         check_keywords(schema, known, path);
-        for (const OrderedJson& one : *type) {
-            OrderedJson of_one = schema;
-            of_one["type"] = one;
-            const Names& own = keywords_of_type.at(one.get<std::string>());
-            for (const std::string& keyword : known)
-                if (keyword != "type" && !own.contains(keyword)) of_one.erase(keyword);
-            ways.push_back(of_type(of_one, one.get<std::string>(), path));
+        std::vector<Piece> ways;
+        for (const std::string& type : types) {
+            OrderedJson of_one = OrderedJson::object();
+            for (const auto& [name, value] : schema.items())
+                if (keywords_of_type.at(type).contains(name) || annotations.contains(name)) of_one[name] = value;
+            ways.push_back(of_type(of_one, type, path));
         }
-        if (ways.empty()) refuse(path, "type is a list of types");
         return builder_.either(std::move(ways));
     }
 
-    static std::string name_of(const OrderedJson& type, const std::string& path) {
-        std::string name = type.is_string() ? type.get<std::string>() : "";
-        if (!keywords_of_type.contains(name))
-            refuse(path, "type is one of array, boolean, integer, null, number, object, string");
-        return name;
+    /// None if the schema names none.
+    static std::vector<std::string> types_of(const OrderedJson& schema, const std::string& path) {
+        const OrderedJson* type = member(schema, "type");
+        if (type == nullptr) return {};
+        std::vector<std::string> types;
+        for (const OrderedJson& one : type->is_array() ? *type : OrderedJson::array({*type})) {
+            const std::string name = one.is_string() ? one.get<std::string>() : "";
+            if (!keywords_of_type.contains(name))
+                refuse(path, "type is one of array, boolean, integer, null, number, object, string");
+            if (std::find(types.begin(), types.end(), name) != types.end())
+                refuse(path, "type names " + name + " twice");
+            types.push_back(name);
+        }
+        if (types.empty()) refuse(path, "type is a list of types");
+        return types;
     }
 
     /// Of a schema without a type: of the values that it allows, those that its keywords are about.
@@ -166,7 +187,7 @@ class Compiler {
                 if (schema.contains(keyword)) return type;
             }
         }
-        return "";
+        return JsonPieces::expression_of_format(text_of(schema, "format")).empty() ? "" : "string";
     }
 
     Piece of_type(const OrderedJson& schema, const std::string& type, const std::string& path) {
@@ -194,13 +215,16 @@ class Compiler {
                 {name, this->schema(value, path + ".properties." + printable(name)), required.contains(name)});
             names.insert(name);
         }
-        for (const std::string& name : required) {
-            if (names.insert(name).second) members.push_back({name, json_.value(), true});
-        }
         const OrderedJson* more = member(schema, "additionalProperties");
         std::optional<Piece> others;
         if (more != nullptr && *more != false) others = this->schema(*more, path + ".additionalProperties");
         if (more == nullptr && given == nullptr) others = json_.value();
+        for (const std::string& name : required) {
+            if (!names.insert(name).second) continue;
+            if (more != nullptr && !others)
+                refuse(path, "it requires " + printable(name) + ", which it does not allow");
+            members.push_back({name, more != nullptr ? *others : json_.value(), true});
+        }
         std::size_t num_bytes = 0;
         for (const std::string& name : names) num_bytes += name.size();
         if (others && num_bytes > max_excluded)
@@ -236,8 +260,9 @@ class Compiler {
             for (std::size_t i = 0; i < prefix->size(); ++i)
                 first.push_back(this->schema((*prefix)[i], path + ".prefixItems[" + std::to_string(i) + "]"));
         }
-        const std::int64_t least = count(schema, "minItems", std::ssize(first), path);
         std::int64_t most = count(schema, "maxItems", -1, path);
+        const std::int64_t all_first = most < 0 ? std::ssize(first) : std::min<std::int64_t>(most, std::ssize(first));
+        const std::int64_t least = count(schema, "minItems", all_first, path);
         const OrderedJson* items = member(schema, "items");
         std::optional<Piece> rest;
         if (items != nullptr && *items != false) rest = this->schema(*items, path + ".items");
@@ -278,7 +303,7 @@ class Compiler {
             if (value == nullptr) return;
             if (bound) refuse(path, std::string(name) + " is not supported beside the other bound of this side");
             const double number = value->is_number() ? value->get<double>() : 0.5;
-            if (number != static_cast<double>(static_cast<std::int64_t>(number)) || std::abs(number) > 1e15)
+            if (std::abs(number) > 1e15 || number != std::trunc(number))
                 refuse(path, std::string(name) + " is supported as an integer from -10^15 to 10^15");
             bound = static_cast<std::int64_t>(number);
             open = is_open;

@@ -1,5 +1,6 @@
 #include "engine/grammar/output_grammar.hpp"
 
+#include "engine/grammar/grammar_matcher.hpp"
 #include "engine/grammar/json_schema.hpp"
 #include "engine/grammar/regex_grammar.hpp"
 
@@ -19,7 +20,9 @@ Grammar grammar_of(const OutputFormat& format) {
         GrammarBuilder builder;
         const GrammarBuilder::Piece piece = piece_of(builder, format);
         if (builder.is_left_recursive()) throw BadFormat{"a schema refers to itself with nothing between"};
-        return builder.finish(piece);
+        Grammar grammar = builder.finish(piece);
+        if (GrammarMatcher(grammar).is_complete()) throw BadFormat{"it allows no text but the empty one"};
+        return grammar;
     } catch (const GrammarBuilder::TooLarge&) {
         throw BadFormat{"it is too large, with its repeats more than " + std::to_string(GrammarBuilder::max_nodes) +
                         " parts"};

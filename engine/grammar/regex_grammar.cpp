@@ -21,7 +21,12 @@ constexpr int max_groups = 64;  // one within the other
 const CharacterRanges digits{{'0', '9'}};
 const CharacterRanges word{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const CharacterRanges space{{'\t', '\r'}, {' ', ' '}};
+/// All that some dialect counts as white space: a \S is none of them.
+const CharacterRanges any_space{{'\t', '\r'},     {0x1C, ' '},      {0x85, 0x85},     {0xA0, 0xA0},
+                                {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+                                {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharacterRanges line_end{{'\n', '\n'}};
+const CharacterRanges any_line_end{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};  // those of JSON Schema's dialect
 
 /// Recursive descent over the characters of an expression.
 class Parser {
@@ -85,9 +90,9 @@ class Parser {
     Piece atom() {
         if (take('(')) return group();
         if (take('[')) return character(char_class());
-        if (take('.')) return character(all_but(line_end));
+        if (take('.')) return character(all_but(spelling_ == Spelling::json ? any_line_end : line_end));
         if (take('\\')) {
-            if (const auto ranges = class_escape()) return character(*ranges);
+            if (const auto ranges = class_escape(false)) return character(*ranges);
             const char32_t c = escaped();
             return character({{c, c}});
         }
@@ -100,10 +105,11 @@ class Parser {
     Piece group() {
         if (++depth_ > max_groups) refuse("more than " + std::to_string(max_groups) + " groups within each other");
         if (take('?')) {
-            const bool named = take('P') ? peek() == '<' : peek() == '<' && !behind_look_sign();
+            const bool python = take('P');
+            const bool named = peek() == '<' && (python || !behind_look_sign());
             if (named)
                 at_ = std::min(expression_.find('>', at_), expression_.size() - 1) + 1;
-            else if (!take(':'))
+            else if (python || !take(':'))
                 refuse("look-around and flags are not supported");
         }
         Piece inside = alternatives();
@@ -152,13 +158,13 @@ class Parser {
         return value;
     }
 
-    /// \d and the like, behind the backslash.
-    std::optional<CharacterRanges> class_escape() {
+    /// \d and the like, behind the backslash. `in_opposite`: of a class whose opposite is meant.
+    std::optional<CharacterRanges> class_escape(bool in_opposite) {
         const char kind = peek();
         std::optional<CharacterRanges> ranges;
         if (kind == 'd' || kind == 'D') ranges = digits;
         if (kind == 'w' || kind == 'W') ranges = word;
-        if (kind == 's' || kind == 'S') ranges = space;
+        if (kind == 's' || kind == 'S') ranges = (kind == 'S') == in_opposite ? space : any_space;
         if (!ranges) return {};
         ++at_;
         return kind >= 'a' ? *ranges : all_but(*ranges);
@@ -210,7 +216,7 @@ class Parser {
             if (at_end()) refuse("'[' without ']'");
             if (peek() == '\\' && at_ + 1 < expression_.size()) {
                 ++at_;
-                if (const auto escape = class_escape()) {
+                if (const auto escape = class_escape(others)) {
                     ranges.insert(ranges.end(), escape->begin(), escape->end());
                     continue;
                 }

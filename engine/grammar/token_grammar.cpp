@@ -8,8 +8,8 @@ namespace longhaul::engine {
 namespace {
 
 // Of one grammar.
-constexpr std::size_t max_state_bytes = std::size_t{128} << 20;
-constexpr std::size_t max_allowed_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_state_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_allowed_bytes = std::size_t{16} << 20;
 
 std::int32_t num_shared(std::string_view a, std::string_view b) {
     return static_cast<std::int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -62,28 +62,32 @@ AllowedTokens TokenGrammar::find_allowed(State state) {
             behind.push_back(next);
         }
         if (behind.size() != texts_->text(token).size() + 1) continue;
-        found.tokens[static_cast<std::size_t>(token)] = found.any = true;
+        found.tokens[static_cast<std::size_t>(token)] = true;
+        ++found.count;
     }
     return found;
 }
 
 void TokenGrammar::limit_memory() {
     if (matcher_.num_bytes() <= max_state_bytes) return;
-    matcher_.forget();
+    matcher_.forget_all_but(kept_);
     allowed_.clear();
-    ++era_;
+    ++num_limited_;
 }
 
 const AllowedTokens& OutputGrammar::allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) {
     grammar_->limit_memory();
     const bool has_grown =
         output.size() >= output_.size() && std::equal(output_.begin(), output_.end(), output.begin());
-    if (std::exchange(era_, grammar_->era()) != grammar_->era() || !has_grown) {
+    if (!has_grown) {
         output_.clear();
         state_ = grammar_->start();
     }
     const auto fresh = output.subspan(output_.size());
-    for (const std::int32_t token : fresh) state_ = grammar_->next(state_, token);
+    for (const std::int32_t token : fresh) {
+        state_ = grammar_->next(state_, token);
+        grammar_->limit_memory();
+    }
     output_.insert(output_.end(), fresh.begin(), fresh.end());
     TokenGrammar::State state = state_;
     for (const std::int32_t token : path) state = grammar_->next(state, token);

@@ -50,9 +50,11 @@ class TokenGrammar {
     State next(State state, std::int32_t token);
     [[nodiscard]] State start() const { return matcher_.start(); }
 
-    /// Frees memory if there is too much in use. All states are then void, and `era` is another.
+    /// States that stay valid when others are forgotten because they take too much memory: limit_memory changes them.
+    void keep(State& state) { kept_.push_back(&state); }
+    void drop(State& state) { std::erase(kept_, &state); }
     void limit_memory();
-    [[nodiscard]] std::int64_t era() const { return era_; }
+    [[nodiscard]] std::int64_t num_limited() const { return num_limited_; }  ///< times that states were forgotten
 
   private:
     [[nodiscard]] AllowedTokens find_allowed(State state);
@@ -60,21 +62,27 @@ class TokenGrammar {
     GrammarMatcher matcher_;
     std::shared_ptr<const TokenTexts> texts_;
     std::unordered_map<State, AllowedTokens> allowed_;
-    std::int64_t era_ = 0;
+    std::vector<State*> kept_;
+    std::int64_t num_limited_ = 0;
 };
 
 /// The output of one item in its grammar.
 class OutputGrammar final : public TokenConstraint {
   public:
-    explicit OutputGrammar(std::shared_ptr<TokenGrammar> grammar) : grammar_(std::move(grammar)) {}
+    explicit OutputGrammar(std::shared_ptr<TokenGrammar> grammar)
+        : grammar_(std::move(grammar)), state_(grammar_->start()) {
+        grammar_->keep(state_);
+    }
+    ~OutputGrammar() override { grammar_->drop(state_); }
+    OutputGrammar(const OutputGrammar&) = delete;
+    OutputGrammar& operator=(const OutputGrammar&) = delete;
 
     const AllowedTokens& allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) override;
 
   private:
     std::shared_ptr<TokenGrammar> grammar_;
-    std::int64_t era_ = -1;
     std::vector<std::int32_t> output_;  ///< tokens that `state_` is behind
-    TokenGrammar::State state_ = GrammarMatcher::dead;
+    TokenGrammar::State state_;
 };
 
 }  // namespace longhaul::engine

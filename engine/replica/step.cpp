@@ -10,9 +10,12 @@
 
 namespace longhaul::engine {
 
-static constexpr const char* ambiguous_format =
-    "json-schema, regex: expected a format with few ways to read the beginning of a text, got more than 4096; let its "
-    "alternatives differ in their first characters";
+static constexpr const char* format_error =
+    "json-schema, regex, choice: expected a format that tells soon what may follow and that the model's tokens can "
+    "spell, "
+    "got one with more than 1024 ways to read the beginning of a text, or whose text no token goes on; let "
+    "alternatives "
+    "differ in their first characters";
 
 /// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
 /// not sampled, so it does not depend on the noise.
@@ -139,10 +142,14 @@ void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row
 /// before it is chosen; as each other, when the one before is appended.
 static std::optional<FinishReason> format_end(Sequence& sequence) {
     if (!sequence.grammar) return {};
-    const bool began_unknown = sequence.num_output() == 1 && sequence.grammar->allowed({}, {}).unknown;
+    const std::vector<std::int32_t>& ends = sequence.item.options->eos_ids;
+    if (sequence.num_output() == 1) {
+        const AllowedTokens& first = sequence.grammar->allowed({}, {});
+        if (!first.end && !first.any_but(ends)) return FinishReason::error;
+    }
     const AllowedTokens& next = sequence.grammar->allowed(sequence.output(), {});
-    if (began_unknown || next.unknown) return FinishReason::error;
-    return next.any ? std::nullopt : std::optional(FinishReason::stop);
+    if (next.any_but(ends)) return {};
+    return next.end ? FinishReason::stop : FinishReason::error;
 }
 
 /// Appends one emitted token; false when it ends the item.
@@ -159,7 +166,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     if (wanted.is_end(token)) reason = FinishReason::stop;
     const bool may_stop = sequence.num_output() > wanted.sampling.min_tokens;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token, may_stop)) reason = FinishReason::stop;
-    if (const auto end = format_end(sequence); end && (!reason || end == FinishReason::error)) reason = end;
+    if (!reason) reason = format_end(sequence);
     // Before the length: the item ends here with any max-tokens.
     if (sequence.loops && sequence.loops->push(token) && !reason) reason = FinishReason::repetition;
     if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;
@@ -366,7 +373,7 @@ void Replica::State::step(const StepHeader& header) {
     const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
-        finish(*slice.sequence, *slice.reason, *slice.reason == FinishReason::error ? ambiguous_format : "");
+        finish(*slice.sequence, *slice.reason, *slice.reason == FinishReason::error ? format_error : "");
         std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
     }
     report(phase);

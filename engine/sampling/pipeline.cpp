@@ -57,17 +57,20 @@ void LogitsPipeline::add_biases(const NodeContext& context) {
 
 void LogitsPipeline::keep_allowed(const NodeContext& context) {
     if (params_.constraint == nullptr) return;
+    constexpr float impossible = -std::numeric_limits<float>::infinity();
     const auto prompt = static_cast<std::size_t>(params_.prompt_tokens);
     const auto output = context.sequence.subspan(std::min(prompt, context.sequence.size()));
     const AllowedTokens& allowed = params_.constraint->allowed(output, context.path);
-    const auto is_end = [&](std::int32_t token) {
-        return std::find(params_.ends.begin(), params_.ends.end(), token) != params_.ends.end();
-    };
-    if (!allowed.any && !allowed.end) return;  // a draft that no allowed output goes on with: never accepted
+    // A draft that no allowed output goes on with is never accepted.
+    if (!allowed.end && !allowed.any_but(params_.ends)) return;
+    std::vector<float> ends;
+    for (const std::int32_t token : params_.ends)
+        ends.push_back(allowed.end && static_cast<std::size_t>(token) < logits_.size() ? logits_[token] : impossible);
     for (std::size_t v = 0; v < logits_.size(); ++v) {
-        const bool keeps = v < allowed.tokens.size() && allowed.tokens[v];
-        if (!keeps && !(allowed.end && is_end(static_cast<std::int32_t>(v))))
-            logits_[v] = -std::numeric_limits<float>::infinity();
+        if (v >= allowed.tokens.size() || !allowed.tokens[v]) logits_[v] = impossible;
+    }
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (static_cast<std::size_t>(params_.ends[i]) < logits_.size()) logits_[params_.ends[i]] = ends[i];
     }
 }
 

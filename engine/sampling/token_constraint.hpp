@@ -1,6 +1,7 @@
 // Which tokens an output may go on with: the sampling room's view of grammars (engine/grammar).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,9 +10,20 @@ namespace longhaul::engine {
 
 struct AllowedTokens {
     std::vector<bool> tokens{};  ///< [token]
-    bool any = false;            ///< whether some token is allowed
+    std::int64_t count = 0;      ///< of allowed tokens
     bool end = false;            ///< whether the output may end, with a token that is no part of its text
-    bool unknown = false;        ///< it would take too long to find out; then `any` and `end` are false
+    bool unknown = false;        ///< it would take too long to find out; then nothing is allowed
+
+    [[nodiscard]] bool has(std::int32_t token) const {
+        return static_cast<std::size_t>(token) < tokens.size() && tokens[static_cast<std::size_t>(token)];
+    }
+    /// Whether a token is allowed that is none of `ends`, which end an output whatever their text.
+    [[nodiscard]] bool any_but(std::span<const std::int32_t> ends) const {
+        std::int64_t others = count;
+        for (auto end_token = ends.begin(); end_token != ends.end(); ++end_token)
+            others -= has(*end_token) && std::find(ends.begin(), end_token, *end_token) == end_token ? 1 : 0;
+        return others > 0;
+    }
 };
 
 class TokenConstraint {

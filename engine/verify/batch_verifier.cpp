@@ -30,7 +30,7 @@ Verdict BatchVerifier::walk(const TreeToVerify& asked, const NodeDecisions& deci
     const NodeVerifier* by_node = rule_->by_node();
     const auto target = [&](std::int32_t node) -> const Distribution& {
         std::vector<std::int32_t> path;
-        if (by_node != nullptr) path = path_tokens(*asked.tree, node);
+        if (by_node != nullptr || asked.sampling->constraint != nullptr) path = path_tokens(*asked.tree, node);
         return pipeline_.apply(logits.row(asked.first_row + node), {asked.context, path}, rule_->needs_probabilities());
     };
     if (!asked.forced.empty())

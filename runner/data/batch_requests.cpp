@@ -2,7 +2,6 @@
 #include "runner/data/batch_requests.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -76,9 +75,6 @@ const std::set<std::string>& ignored_fields() {
         "priority", "request_id", "cache_salt", "parallel_tool_calls"};
     return fields;
 }
-
-/// The body with its members in their order, which only schemas need.
-using OrderedBody = std::function<nlohmann::ordered_json()>;
 
 /// Fields that read_body looks at by name.
 const std::set<std::string>& own_fields() {
@@ -213,7 +209,7 @@ std::vector<std::int32_t> prompt_tokens(const Json& ids, const std::string& wher
 
 /// The settings of an item: the job's, with the fields of the body.
 std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const Settings& job,
-                                            const std::optional<std::int64_t>& top_logprobs, const OrderedBody& ordered,
+                                            const std::optional<std::int64_t>& top_logprobs, const MemberText& text_of,
                                             const std::string& where) {
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [name, value] : body.items()) {
@@ -223,7 +219,7 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
         if (chat && name == "chat_template_kwargs") {
             add_template_variables(*settings, value, where);
         } else if (is_format_field(name)) {
-            set_format(*settings, name, ordered().at(name), where);
+            set_format(*settings, name, value, text_of, where);
         } else if (key == key_fields().end()) {
             check_neutral(name, value, chat, where);
         } else {
@@ -235,13 +231,13 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
     return settings;
 }
 
-void read_body(BatchRequest& request, const Json& body, const OrderedBody& ordered, const Settings& job,
+void read_body(BatchRequest& request, const Json& body, const MemberText& text_of, const Settings& job,
                const std::string& where) {
     request.model = engine::get_string_or(body, "model", "", where, "body");
     check_choices(body, job, where);
     check_lengths(body, where);
     request.top_logprobs = logprobs_of(body, request.chat, where);
-    request.settings = settings_of(body, request.chat, job, request.top_logprobs, ordered, where);
+    request.settings = settings_of(body, request.chat, job, request.top_logprobs, text_of, where);
     const char* const other = request.chat ? "prompt" : "messages";
     if (const Json* value = engine::find_member(body, other, where, "body")) {
         throw InputError(where, std::string("body.") + other,
@@ -323,7 +319,8 @@ BatchRequest BatchRequests::read(std::int64_t index) const {
     if (body == nullptr || !body->is_object())
         throw InputError(where, "body", "an object", body == nullptr ? "nothing" : engine::describe(*body));
     read_body(
-        request, *body, [&] { return lines_.ordered(index).at("body"); }, settings_, where);
+        request, *body, [&](std::span<const std::string> path) { return lines_.text_of(index, path); }, settings_,
+        where);
     return request;
 }
 

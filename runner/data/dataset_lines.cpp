@@ -153,8 +153,8 @@ engine::Json LineSource::spelled(std::int64_t index) const {
     return engine::parse_json(with_quoted_numbers(whole_line(index)), label(index));
 }
 
-nlohmann::ordered_json LineSource::ordered(std::int64_t index) const {
-    return engine::parse_ordered_json(whole_line(index), label(index));
+std::string LineSource::text_of(std::int64_t index, std::span<const std::string> path) const {
+    return engine::member_text(whole_line(index), path);
 }
 
 bool LineSource::has_member(const std::string& name) const {

@@ -47,7 +47,7 @@ class LineSource : public RowSource {
     /// already used by an earlier line.
     [[nodiscard]] engine::Json object(std::int64_t index) const override;
     [[nodiscard]] engine::Json spelled(std::int64_t index) const override;
-    [[nodiscard]] nlohmann::ordered_json ordered(std::int64_t index) const override;
+    [[nodiscard]] std::string text_of(std::int64_t index, std::span<const std::string> path) const override;
 
     void add_to(engine::Hash& hash) const override { file_.add_to(hash); }
     /// Whether the file contains "name" in quotes. Reads the whole file.

@@ -88,6 +88,10 @@ void set_value(Settings& settings, const std::string& key, Type type, const Json
     set_text(settings, key, value_text(value, type, where, field), value, where, field);
 }
 
+bool sets_format(const std::string& key) {
+    return key == "json-schema" || key == "regex" || key == "choice";
+}
+
 /// {"1234": -100}
 void set_by_number(Settings& settings, const std::string& key, const Json& values, const std::string& where,
                    const std::string& field) {
@@ -110,11 +114,14 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     if (key == "dry-breakers") settings.dry_breakers.emplace();
     if (key == "stop-token-ids") settings.stop_token_ids.clear();
     if (key == "logit-bias") settings.logit_bias.clear();
-    if (!settings.own_format && (key == "json-schema" || key == "regex" || key == "choice")) {
+    if (sets_format(key)) {
+        if (settings.own_format) throw InputError(where, field, "one format", "a second one");
         settings.format = {};
         settings.own_format = true;
+        if (key == "choice" && value == Json::array()) throw InputError(where, field, "at least one text", "none");
     }
-    if ((type == Type::text || type == Type::numbers) && value.is_array()) {
+    const bool is_list = key == "choice" || !sets_format(key);
+    if ((type == Type::text || type == Type::numbers) && value.is_array() && is_list) {
         for (const Json& one : value) set_value(settings, key, type, one, where, field);
     } else if (type == Type::by_number) {
         set_by_number(settings, key, value, where, field);
@@ -128,7 +135,8 @@ std::string option_called(std::string name) {
     std::replace(name.begin(), name.end(), '_', '-');
     const auto found =
         std::find_if(item_keys().begin(), item_keys().end(), [&](const auto& entry) { return entry.first == name; });
-    return found == item_keys().end() ? "" : name;
+    const bool is_column = name == "choice" || name == "regex";  // of data, as likely
+    return found == item_keys().end() || is_column ? "" : name;
 }
 
 std::shared_ptr<const Settings> with_options(const Json& options, const Settings& job, const std::string& where) {

@@ -94,21 +94,20 @@ std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields&
 
 /// The value at "a.b" within nested objects, or at "a.0" within an array; null if there is none. A member "a.b" itself
 /// comes first.
-template <class AnyJson>
-AnyJson value_at(const AnyJson& json, const std::string& column) {
+Json value_at(const Json& json, const std::string& column) {
     if (json.is_array()) {
         std::size_t index = 0;
         const auto [end, error] = std::from_chars(column.data(), column.data() + column.size(), index);
         if (error != std::errc() || index >= json.size()) return {};
         const std::string_view rest(end, column.data() + column.size() - end);
         if (rest.empty()) return json[index];
-        return rest.starts_with('.') ? value_at(json[index], std::string(rest.substr(1))) : AnyJson();
+        return rest.starts_with('.') ? value_at(json[index], std::string(rest.substr(1))) : Json();
     }
     if (!json.is_object()) return {};
     if (const auto member = json.find(column); member != json.end()) return *member;
     const std::size_t dot = column.find('.');
     const auto outer = dot == std::string::npos ? json.end() : json.find(column.substr(0, dot));
-    return outer != json.end() ? value_at(*outer, column.substr(dot + 1)) : AnyJson();
+    return outer != json.end() ? value_at(*outer, column.substr(dot + 1)) : Json();
 }
 
 /// "'id', 'text'": the members of an object, as far as a message should list them.
@@ -190,15 +189,24 @@ class JsonRecords : public RecordSource {
     /// Makes texts of the numbers in row `index` that become part of prompts.
     virtual void spell_numbers(Json& /*fields*/, std::int64_t /*index*/) const {}
 
-    /// Makes a text of the schema among the options: its members have an order, which `fields` do not keep.
+    /// Makes a text of the schema among the options: its members have an order, which `fields` do not keep. (Those of a
+    /// table's structs come by their names.)
     void spell_schema(Json& fields, std::int64_t index) const {
         const auto options = fields.find("options");
         const bool has_schema = options != fields.end() && options->is_object() && options->contains("json-schema");
         if (!has_schema || !(*options)["json-schema"].is_object()) return;
         const auto renamed =
             std::find_if(renamed_.begin(), renamed_.end(), [](const auto& entry) { return entry.first == "options"; });
-        const std::string column = renamed != renamed_.end() ? renamed->second : "options";
-        (*options)["json-schema"] = engine::json_text(value_at(rows_->ordered(index), column)["json-schema"]);
+        Strings path{renamed != renamed_.end() ? renamed->second : "options", "json-schema"};
+        std::string text = rows_->text_of(index, path);
+        for (std::size_t dot = 0; text.empty() && (dot = path[path.size() - 2].find('.')) != std::string::npos;) {
+            const std::string column = path[path.size() - 2];
+            path.insert(path.end() - 2, column.substr(0, dot));
+            path[path.size() - 2] = column.substr(dot + 1);
+            text = rows_->text_of(index, path);
+        }
+        Json& schema = (*options)["json-schema"];
+        schema = text.empty() ? engine::json_text(schema) : text;
     }
 
     /// Throws InputError if a needed field is absent. `object`: the line as it is, `fields`: by the names of the task.

@@ -1,10 +1,12 @@
 // Structured outputs in requests of task openai-batch: `response_format` of OpenAI's API, and vLLM's fields.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <set>
+#include <span>
 #include <string>
 
+#include "engine/json.hpp"
 #include "runner/job/job.hpp"
 
 namespace longhaul::runner {
@@ -15,9 +17,11 @@ inline bool is_format_field(const std::string& name) {
     return format_fields().contains(name);
 }
 
-/// Sets the key json-schema, regex or choice by a field of the body. `value`: with its members in their order. Throws
-/// InputError.
-void set_format(Settings& settings, const std::string& field, const nlohmann::ordered_json& value,
+/// The text of a member of the request, by its path: a schema's members have an order, which Json does not keep.
+using MemberText = std::function<std::string(std::span<const std::string> path)>;
+
+/// Sets the key json-schema, regex or choice by a field of the body. Throws InputError.
+void set_format(Settings& settings, const std::string& field, const engine::Json& value, const MemberText& text_of,
                 const std::string& where);
 
 }  // namespace longhaul::runner

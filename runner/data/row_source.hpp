@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "engine/hash.hpp"
@@ -24,8 +25,10 @@ class RowSource {
     /// The row with its numbers as texts, in the spelling of the data: {"a": 1.50} is {"a": "1.50"}. Null for rows
     /// whose numbers have no spelling.
     [[nodiscard]] virtual engine::Json spelled(std::int64_t /*index*/) const { return {}; }
-    /// The row with the members of its objects in the order of the data, if that has one.
-    [[nodiscard]] virtual nlohmann::ordered_json ordered(std::int64_t index) const { return object(index); }
+    /// The text of a member of the row, by its path, as it stands in the data; "" if rows are not text.
+    [[nodiscard]] virtual std::string text_of(std::int64_t /*index*/, std::span<const std::string> /*path*/) const {
+        return "";
+    }
     /// Hashes all bytes that the rows are made from. Throws InputError.
     virtual void add_to(engine::Hash& hash) const = 0;
     /// Whether any row may have the member `name`, regardless of the limit. May read everything. Throws InputError.

@@ -1,6 +1,7 @@
 // The vocabulary of structured outputs: what an output must look like.
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "engine/error.hpp"
 #include "engine/grammar/output_grammar.hpp"
@@ -13,29 +14,35 @@ namespace {
 
 using Format = engine::OutputFormat;
 
+constexpr std::size_t max_choices = 4096, max_format_bytes = 1 << 18;
+
+void check_kind(const Settings& settings, Format::Kind kind) {
+    if (settings.format.kind != Format::Kind::any && settings.format.kind != kind)
+        throw BadValue{"one of json-schema, regex and choice", "an empty value unsets another"};
+}
+
 /// Sets the format, if it can be followed. Throws BadValue.
 void set_format(Settings& settings, Format format, const char* expected) {
-    if (settings.format.kind != Format::Kind::any && settings.format.kind != format.kind)
-        throw BadValue{"one of json-schema, regex and choice", "an empty value unsets another"};
+    check_kind(settings, format.kind);
     static thread_local Format checked;  // the items of a batch usually have the same one
     try {
         if (format != checked) engine::grammar_of(format);
     } catch (const engine::BadFormat& bad) {
         throw BadValue{expected, bad.fault};
     }
-    checked = format;
-    settings.format = std::move(format);
+    settings.format = checked = std::move(format);
 }
 
-/// An empty value: whether it unsets a format of this kind.
-bool unsets(Settings& settings, Format::Kind kind, const std::string& value) {
-    if (value.empty() && settings.format.kind == kind) settings.format = {};
-    return value.empty();
+/// An empty value: it unsets a format of this kind.
+bool unsets(Settings& settings, Format::Kind kind, const std::string& text) {
+    if (text.empty() && settings.format.kind == kind) settings.format = {};
+    return text.empty();
 }
 
 /// A value as it stands in a job file. Double quotes around it are optional, unlike in parse_text: \\ stays \\ without.
 std::string unquoted(const std::string& value) {
     std::string text = value.starts_with('"') ? parse_text(value) : value;
+    if (text.size() > max_format_bytes) throw BadValue{"at most 256 KiB", ""};
     if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
     return text;
 }
@@ -46,15 +53,13 @@ std::string quoted_if_needed(const std::string& text) {
     return as_it_is ? text : quote_text(text);
 }
 
-/// The schema that is the value, or in the file that it names. `folder`: "" if the value may name none.
-std::string schema_of(const std::string& value, const std::filesystem::path& folder) {
-    constexpr std::size_t max_bytes = 1 << 20;
-    std::string text = unquoted(value);
-    if (text.size() > max_bytes) throw BadValue{"a JSON schema of at most 1 MiB", ""};
-    if (text.starts_with('{')) return text;
+/// The schema that is the text, or in the file that it names. `folder`: "" if it may name none.
+std::string schema_of(const std::string& text, const std::filesystem::path& folder) {
+    const std::string_view first = trimmed(text);
+    if (first.starts_with('{') || first.starts_with('[')) return text;
     if (folder.empty()) throw BadValue{"a JSON schema", ""};
     try {
-        return engine::read_file(parse_path(value, folder), max_bytes);
+        return engine::read_file(parse_path(text, folder), static_cast<std::int64_t>(max_format_bytes));
     } catch (const InputError& error) {
         throw BadValue{"a JSON schema, or a file that holds one", error.what()};
     }
@@ -80,8 +85,9 @@ Key json_schema_key() {
             .later = true,
             .set =
                 [](Settings& s, const std::string& value, const auto& folder) {
-                    if (unsets(s, Format::Kind::json_schema, value)) return;
-                    set_format(s, {Format::Kind::json_schema, {on_one_line(schema_of(value, folder))}},
+                    const std::string text = unquoted(value);
+                    if (unsets(s, Format::Kind::json_schema, text)) return;
+                    set_format(s, {Format::Kind::json_schema, {on_one_line(schema_of(text, folder))}},
                                "a JSON schema that an output can follow");
                 },
             .get =
@@ -99,8 +105,9 @@ Key regex_key() {
             .later = true,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
-                    if (unsets(s, Format::Kind::regex, value)) return;
-                    set_format(s, {Format::Kind::regex, {unquoted(value)}}, "a regular expression");
+                    const std::string text = unquoted(value);
+                    if (unsets(s, Format::Kind::regex, text)) return;
+                    set_format(s, {Format::Kind::regex, {text}}, "a regular expression");
                 },
             .get =
                 [](const Settings& s) {
@@ -120,14 +127,17 @@ Key choice_key() {
         .set =
             [](Settings& s, const std::string& value, const auto&) {
                 if (unsets(s, Format::Kind::choice, value)) return;
-                const std::string text = parse_text(value);
+                std::string text = parse_text(value);
                 if (text.empty() || !is_text(text)) throw BadValue{"a text of at least one character", ""};
-                Format format{Format::Kind::choice, {text}};
-                if (s.format.kind == Format::Kind::choice) {
-                    format.texts = s.format.texts;
-                    format.texts.push_back(text);
-                }
-                set_format(s, std::move(format), "a choice");
+                check_kind(s, Format::Kind::choice);
+                std::vector<std::string>& choices = s.format.texts;
+                const std::size_t num_bytes =
+                    std::accumulate(choices.begin(), choices.end(), text.size(),
+                                    [](std::size_t sum, const std::string& other) { return sum + other.size(); });
+                if (choices.size() == max_choices || num_bytes > max_format_bytes)
+                    throw BadValue{"at most " + std::to_string(max_choices) + " texts of together at most 256 KiB", ""};
+                s.format.kind = Format::Kind::choice;
+                choices.push_back(std::move(text));
             },
         .get =
             [](const Settings& s) {

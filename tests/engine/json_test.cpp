@@ -142,6 +142,33 @@ TEST(Json, MembersAreChecked) {
               "f.json: list: expected an object, got an array of 2");
 }
 
+TEST(Json, MembersAreFoundAsTheyStand) {
+    const std::string json =
+        R"( {"a": {"b": [1, {"c": "}"}], "c" : { "z":1.50, "y" : "\"{" } }, "\u0064": "x", "e":-1e5,"f":null})";
+    const auto text = [&](std::vector<std::string> path) { return member_text(json, path); };
+    EXPECT_EQ(text({"a", "c"}), R"({ "z":1.50, "y" : "\"{" })");
+    EXPECT_EQ(text({"a", "b"}), R"([1, {"c": "}"}])");
+    EXPECT_EQ(text({"a", "c", "z"}), "1.50");
+    EXPECT_EQ(text({"d"}), "\"x\"");
+    EXPECT_EQ(text({"e"}), "-1e5");
+    EXPECT_EQ(text({"f"}), "null");
+    EXPECT_EQ(text({"g"}), "");
+    EXPECT_EQ(text({"a", "b", "c"}), "") << "not within arrays";
+    EXPECT_EQ(text({"c"}), "") << "only at its place";
+    EXPECT_EQ(member_text("[]", std::vector<std::string>{"a"}), "");
+    EXPECT_EQ(member_text("{}", std::vector<std::string>{"a"}), "");
+}
+
+TEST(Json, OrderedObjectsAreNotLarge) {
+    std::string json = "{\"z\": 1";
+    for (int i = 0; i < 1023; ++i) json += ",\"" + std::to_string(i) + "\":0";
+    EXPECT_EQ(parse_ordered_json(json + "}", "f").begin().key(), "z");
+    EXPECT_EQ(message_of([&] { parse_ordered_json(json + ",\"a\":0}", "f"); }),
+              "f: expected objects of at most 1024 members, got an object of 1025");
+    EXPECT_EQ(message_of([&] { parse_ordered_json(R"({"a":1,"a":2})", "f"); }),
+              "f: a: expected every key once, got this key twice");
+}
+
 TEST(Json, UntrustedTextIsMadePrintable) {
     EXPECT_EQ(printable("plain \xC3\xA9"), "plain \xC3\xA9");
     EXPECT_EQ(printable("a\n\x1B[31m\x7F\xFF\xE2\x82"), R"(a\x0a\x1b[31m\x7f\xff\xe2\x82)");

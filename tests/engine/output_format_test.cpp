@@ -13,6 +13,7 @@
 
 #include "engine/grammar/output_grammar.hpp"
 #include "engine/replica/grammar_maker.hpp"
+#include "tests/engine/heads_folder.hpp"
 #include "tests/engine/text_distribution.hpp"
 
 namespace longhaul::engine {
@@ -86,7 +87,7 @@ TEST(OutputFormats, AnAmbiguousOneFailsItsItem) {
     job.own[1].format = regex_format("(<?[0-9]?>?){5000}");
     const JobResult result = launch(job);
     EXPECT_EQ(result.items.at(1).reason, FinishReason::error);
-    EXPECT_NE(result.items.at(1).error.find("expected a format with few ways to read"), std::string::npos);
+    EXPECT_NE(result.items.at(1).error.find("expected a format that tells soon what may follow"), std::string::npos);
     EXPECT_EQ(result.items.at(2).reason, FinishReason::stop) << "the others go on";
 }
 
@@ -103,6 +104,37 @@ TEST(OutputFormats, EndsComeWhereTheTextMayEnd) {
     }
     job.generation.sampling.min_tokens = 5;
     EXPECT_EQ(launch(job).items.at(0).tokens.size(), 7U);
+    // An end whose own text would fit is still an end, and not where the text may not end.
+    job.generation.sampling.min_tokens = 0;
+    job.generation.eos_ids = {6, 6, 8};
+    job.generation.logit_bias = {{6, 20}};
+    for (const auto& [index, item] : launch(job).items) {
+        ASSERT_EQ(item.tokens.size(), 4U);
+        EXPECT_EQ(item.tokens.back(), 6);
+    }
+    job.generation.format = regex_format("(" + even + "){3}<[68]>*");
+    for (const auto& [index, item] : launch(job).items) EXPECT_EQ(item.tokens.size(), 3U) << "only ends could follow";
+}
+
+// Heads draft without knowing which path a token is for, and the published rule looks at no node's own context.
+TEST(OutputFormats, EveryRuleKeepsThem) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    Job job = format_job("tokenswift", "1,3,3,3");
+    job.heads = heads.path();
+    const auto plain = plain_texts(job);
+    for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive, VerifyRule::tokenswift_paper}) {
+        job.options.verify = rule;
+        const JobResult result = launch(job);
+        if (rule == VerifyRule::coupled) {
+            EXPECT_EQ(tokens_of(result.items), plain);
+        }
+        for (const auto& [index, item] : result.items) {
+            const OutputFormat& format = job.own.at(index).format;
+            EXPECT_NE(item.reason, FinishReason::error) << item.error;
+            if (format.kind == OutputFormat::Kind::any || item.reason == FinishReason::length) continue;
+            EXPECT_TRUE(fits(format, item.text)) << job.options.verify.name() << ": " << item.text;
+        }
+    }
 }
 
 TEST(OutputFormats, DraftsBatchesRanksAndResumesLeaveTheText) {

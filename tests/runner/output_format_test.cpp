@@ -132,6 +132,10 @@ TEST_F(OutputFormatKeys, OptionsOfAnItemReplaceTheJobs) {
             R"({"prompt": "x", "options": {"json-schema": "secret.json"}})"
             "\n"
             R"({"prompt": "x", "options": {"json-schema": 1}})"
+            "\n"
+            R"({"prompt": "x", "options": {"regex": ["a", "b"]}})"
+            "\n"
+            R"({"prompt": "x", "options": {"regex": ""}})"
             "\n"));
     job.format = {Kind::choice, {"of the job"}};
     const auto data = DataSet::open(job);
@@ -141,14 +145,24 @@ TEST_F(OutputFormatKeys, OptionsOfAnItemReplaceTheJobs) {
     EXPECT_EQ(of(1), (OutputFormat{Kind::json_schema, {"{\"const\":1}"}}));
     EXPECT_EQ(of(2), (OutputFormat{Kind::regex, {"a\\d"}}));
     EXPECT_EQ(of(3), (OutputFormat{Kind::choice, {"a", "b\n"}}));
-    EXPECT_EQ(of(4), OutputFormat());
+    EXPECT_EQ(show(*data, 4), "5! p.jsonl:5: options.choice: expected at least one text, got none");
     EXPECT_EQ(of(5), job.format);
-    EXPECT_EQ(show(*data, 6),
-              "7! p.jsonl:7: options.regex: expected one of json-schema, regex and choice, got \"a\"; an empty value "
-              "unsets another");
+    EXPECT_EQ(show(*data, 6), "7! p.jsonl:7: options.regex: expected one format, got a second one");
     EXPECT_EQ(show(*data, 7), "8! p.jsonl:8: options.json-schema: expected a JSON schema, got \"secret.json\"")
         << "data names no files";
     EXPECT_EQ(show(*data, 8), "9! p.jsonl:9: options.json-schema: expected a string, got 1");
+    EXPECT_EQ(show(*data, 9), "10! p.jsonl:10: options.regex: expected a string, got an array of 2");
+    EXPECT_EQ(of(10), OutputFormat()) << "an empty one is none";
+    // A schema keeps its order also where the column has another name.
+    job = settings(
+        "prompts",
+        write(
+            "q.jsonl",
+            R"({"prompt": "x", "a.b": 1, "how": {"o": {"json-schema": { "properties" : {"z": {}, "a\u0062": true}} }}})"
+            "\n"));
+    job.column = {"options=how.o"};
+    EXPECT_EQ(DataSet::open(job)->prompt(0, tokenizer_, long_context).settings->format,
+              (OutputFormat{Kind::json_schema, {R"({"properties":{"z":{},"ab":true}})"}}));
 }
 
 TEST_F(OutputFormatKeys, RequestsHaveOpenAisAndVllmsFields) {
@@ -179,15 +193,13 @@ TEST_F(OutputFormatKeys, RequestsHaveOpenAisAndVllmsFields) {
         {R"("response_format": {"type": "grammar"})",
          {},
          R"(response_format.type: expected "text", "json_object" or "json_schema", got "grammar")"},
-        {R"("response_format": "json")",
-         {},
-         R"(response_format.type: expected "text", "json_object" or "json_schema", got "json")"},
+        {R"("response_format": "json")", {}, R"(response_format: expected an object, got "json")"},
         {R"("response_format": {"type": "json_schema", "schema": {}})",
          {},
          "response_format.json_schema.schema: expected a JSON schema, got nothing"},
         {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})",
          {},
-         R"(response_format.json_schema.schema: expected a JSON schema that an output can follow, got "{"not":{}}"; not is not supported here)"},
+         R"(response_format.json_schema.schema: expected a JSON schema that an output can follow, got "{"not": {}}"; not is not supported here)"},
         {R"("structured_outputs": {"grammar": "root ::= x"})",
          {},
          R"(structured_outputs.grammar: expected json, json_object, regex or choice, got "root ::= x"; others are not supported)"},
@@ -195,9 +207,7 @@ TEST_F(OutputFormatKeys, RequestsHaveOpenAisAndVllmsFields) {
         {R"("guided_regex": "(")",
          {},
          R"(guided_regex: expected a regular expression, got "("; at byte 1: '(' without ')')"},
-        {R"("guided_regex": "a", "guided_choice": ["b"])",
-         {},
-         R"(guided_regex: expected one of json-schema, regex and choice, got "a"; an empty value unsets another)"}};
+        {R"("guided_regex": "a", "guided_choice": ["b"])", {}, "guided_regex: expected one format, got a second one"}};
     std::string lines;
     for (const Case& one : cases)
         lines += R"({"custom_id": "r)" + std::to_string(&one - cases.data()) +
