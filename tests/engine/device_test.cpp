@@ -358,8 +358,8 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-// A device cannot choose with DRY, biases, formats or ends that have no chance yet: the host does, of trees and drafts of
-// such items, and the others stay on the device.
+// A device cannot choose with DRY, biases, formats or ends that have no chance yet: the host does, of trees and drafts
+// of such items, and the others stay on the device.
 TEST_P(OtherDevice, LeavesDryBiasesAndFormatsToTheHost) {
     if (!GetParam().as_cpu) return;  // the texts are compared with the CPU's
     for (const auto& [method, tree, rule] :
