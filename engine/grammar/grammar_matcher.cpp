@@ -10,6 +10,7 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 
+constexpr std::size_t max_met = 2048;        // frames between two bytes
 constexpr std::int32_t bottom = -1;          // below the first frame
 constexpr std::int32_t accepting_mark = -1;  // among a state's places: the text may end
 
@@ -81,15 +82,16 @@ GrammarMatcher::State GrammarMatcher::close() {
     ++call_;
     std::vector<std::int32_t> places;
     bool accepts = false;
+    std::size_t num_met = 0;
     const auto open = [&](std::int32_t place, std::int32_t below) { open_.push_back(frame(place, below)); };
     while (!open_.empty()) {
-        if (open_.size() + places.size() > max_places) {
-            open_.clear();
-            return ambiguous;
-        }
         const std::int32_t number = open_.back();
         open_.pop_back();
         if (std::exchange(seen_[static_cast<std::size_t>(number)], call_) == call_) continue;
+        if (++num_met > max_met) {  // of a set that does not depend on the order
+            open_.clear();
+            return ambiguous;
+        }
         const auto [place, below] = frames_[static_cast<std::size_t>(number)];
         const GrammarNode& node = grammar_.node(place);
         switch (node.kind) {

@@ -16,10 +16,9 @@ class GrammarMatcher {
   public:
     using State = std::int32_t;
     static constexpr State dead = -1;  ///< no text of the grammar begins so
-    /// There are more than `max_places` ways to read the text, as there would be of (a|aa){0,9999}: what may follow it
-    /// would take too long to find.
+    /// There are too many ways to read the text, as there are of (a|aa){0,9999}: what may follow it would take too long
+    /// to find. Follows from grammar and text alone.
     static constexpr State ambiguous = -2;
-    static constexpr std::size_t max_places = 1024;
 
     explicit GrammarMatcher(Grammar grammar);
 

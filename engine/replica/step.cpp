@@ -11,11 +11,9 @@
 namespace longhaul::engine {
 
 static constexpr const char* format_error =
-    "json-schema, regex, choice: expected a format that tells soon what may follow and that the model's tokens can "
-    "spell, "
-    "got one with more than 1024 ways to read the beginning of a text, or whose text no token goes on; let "
-    "alternatives "
-    "differ in their first characters";
+    "json-schema, regex, choice: expected a format that the model's tokens can spell, with few ways to read the "
+    "beginning "
+    "of a text, got another; let alternatives differ in their first characters";
 
 /// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
 /// not sampled, so it does not depend on the noise.
