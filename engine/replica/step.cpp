@@ -136,15 +136,17 @@ void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row
     rounds.count_record_bytes(logprob_words(sequence.num_logprobs) * static_cast<std::int64_t>(sizeof(std::int32_t)));
 }
 
-/// How its format ends an item, if nothing can follow its output. What could be chosen as the first token is known
-/// before it is chosen; as each other, when the one before is appended.
+/// Whether nothing could be chosen as the first token. Of the others this is known when the one before is appended.
+static bool began_without_a_choice(Sequence& sequence) {
+    if (!sequence.grammar || sequence.num_output() != 1) return false;
+    const AllowedTokens& first = sequence.grammar->allowed({}, {});
+    return !first.end && !first.any_but(sequence.item.options->eos_ids);
+}
+
+/// How its format ends an item, if nothing can follow its output.
 static std::optional<FinishReason> format_end(Sequence& sequence) {
     if (!sequence.grammar) return {};
     const std::vector<std::int32_t>& ends = sequence.item.options->eos_ids;
-    if (sequence.num_output() == 1) {
-        const AllowedTokens& first = sequence.grammar->allowed({}, {});
-        if (!first.end && !first.any_but(ends)) return FinishReason::error;
-    }
     const AllowedTokens& next = sequence.grammar->allowed(sequence.output(), {});
     if (next.any_but(ends)) return {};
     return next.end ? FinishReason::stop : FinishReason::error;
@@ -161,7 +163,11 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
         reason = sequence.num_output() >= wanted.max_tokens ? FinishReason::length : FinishReason::stop;
         return false;
     }
-    if (wanted.is_end(token)) reason = FinishReason::stop;
+    if (began_without_a_choice(sequence)) {
+        reason = FinishReason::error;
+    } else if (wanted.is_end(token)) {
+        reason = FinishReason::stop;
+    }
     const bool may_stop = sequence.num_output() > wanted.sampling.min_tokens;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token, may_stop)) reason = FinishReason::stop;
     if (!reason) reason = format_end(sequence);

@@ -87,7 +87,9 @@ Key json_schema_key() {
                 [](Settings& s, const std::string& value, const auto& folder) {
                     const std::string text = unquoted(value);
                     if (unsets(s, Format::Kind::json_schema, text)) return;
-                    set_format(s, {Format::Kind::json_schema, {on_one_line(schema_of(text, folder))}},
+                    std::string line = on_one_line(schema_of(text, folder));
+                    if (line.size() > max_format_bytes) throw BadValue{"at most 256 KiB on one line", ""};
+                    set_format(s, {Format::Kind::json_schema, {std::move(line)}},
                                "a JSON schema that an output can follow");
                 },
             .get =

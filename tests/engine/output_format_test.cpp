@@ -89,6 +89,8 @@ TEST(OutputFormats, AnAmbiguousOneFailsItsItem) {
     EXPECT_EQ(result.items.at(1).reason, FinishReason::error);
     EXPECT_NE(result.items.at(1).error.find("expected a format that the model"), std::string::npos);
     EXPECT_EQ(result.items.at(2).reason, FinishReason::stop) << "the others go on";
+    job.own[1].logit_bias = {{5, 100}};  // what it then chooses is an end
+    EXPECT_EQ(launch(job).items.at(1).reason, FinishReason::error);
 }
 
 TEST(OutputFormats, EndsComeWhereTheTextMayEnd) {

@@ -82,6 +82,9 @@ TEST_F(OutputFormatKeys, DecideTheText) {
 
 TEST_F(OutputFormatKeys, BadOnesAreRefused) {
     write("bad.json", "{\"type\": }");
+    std::string numbers = "1e9";
+    for (int i = 0; i < 40'000; ++i) numbers += ",1e9";
+    write("long.json", "{\"examples\": [" + numbers + "]}");
     for (
         const auto& [key, value, message] : std::vector<std::tuple<std::string, std::string, std::string>>{
             {"regex", "a(?!b)",
@@ -93,6 +96,7 @@ TEST_F(OutputFormatKeys, BadOnesAreRefused) {
             {"json-schema", "bad.json",
              "json-schema: expected a JSON schema, got 'bad.json'; it is not JSON: type@9: expected '[', '{', or a "
              "literal, got '}'"},
+            {"json-schema", "long.json", "json-schema: expected at most 256 KiB on one line, got 'long.json'"},
             {"choice", "\"\"", "choice: expected a text of at least one character, got '\"\"'"}})
         EXPECT_EQ(runner::message_of([&, key = key, value = value] {
                       of_lines({{key, value}});
