@@ -50,7 +50,7 @@ void add_byte_ranges(CharacterRange range, std::vector<ByteRanges>& to) {
 
 }  // namespace
 
-CharacterRanges in_order(CharacterRanges ranges) {
+CharacterRanges normalized(CharacterRanges ranges) {
     std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
     CharacterRanges merged;
     for (const CharacterRange range : ranges) {
@@ -69,15 +69,15 @@ CharacterRanges in_order(CharacterRanges ranges) {
     return whole;
 }
 
-CharacterRanges all_but(CharacterRanges ranges) {
+CharacterRanges complement(CharacterRanges ranges) {
     CharacterRanges others;
     char32_t from = 0;
-    for (const CharacterRange range : in_order(std::move(ranges))) {
+    for (const CharacterRange range : normalized(std::move(ranges))) {
         if (range.first > from) others.push_back({from, range.first - 1});
         from = range.last + 1;
     }
     if (from <= last_character) others.push_back({from, last_character});
-    return in_order(std::move(others));
+    return normalized(std::move(others));
 }
 
 std::int32_t GrammarBuilder::add(GrammarNode node) {
@@ -98,7 +98,7 @@ GrammarBuilder::Piece GrammarBuilder::text(std::string_view bytes) {
 
 GrammarBuilder::Piece GrammarBuilder::character(const CharacterRanges& ranges) {
     std::vector<ByteRanges> parts;
-    for (const CharacterRange range : in_order(ranges)) add_byte_ranges(range, parts);
+    for (const CharacterRange range : normalized(ranges)) add_byte_ranges(range, parts);
     return [this, parts = std::move(parts)](std::int32_t next) {
         std::int32_t place = -1;
         for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
@@ -165,17 +165,17 @@ GrammarBuilder::Piece GrammarBuilder::optional(const Piece& piece) {
     return repeated(piece, 0, 1);
 }
 
-GrammarBuilder::Piece GrammarBuilder::repeated(const Piece& piece, std::int64_t least, std::int64_t most) {
+GrammarBuilder::Piece GrammarBuilder::repeated(const Piece& piece, std::int64_t min_count, std::int64_t max_count) {
     return [=, this](std::int32_t next) {
         std::int32_t place = next;
-        if (most < 0) {
+        if (max_count < 0) {
             place = add({.kind = Kind::either, .next = -1, .other = next});
             const std::int32_t again = piece(place);
             nodes_[static_cast<std::size_t>(place)].next = again;
         }
-        for (std::int64_t i = least; i < most; ++i)
+        for (std::int64_t i = min_count; i < max_count; ++i)
             place = add({.kind = Kind::either, .next = piece(place), .other = next});
-        for (std::int64_t i = 0; i < least; ++i) {
+        for (std::int64_t i = 0; i < min_count; ++i) {
             const std::int32_t before = std::exchange(place, piece(place));
             if (place == before) break;  // it is empty
         }

@@ -45,9 +45,9 @@ struct CharacterRange {
 using CharacterRanges = std::vector<CharacterRange>;
 
 /// The ranges in ascending order, without overlaps and surrogates.
-CharacterRanges in_order(CharacterRanges ranges);
+CharacterRanges normalized(CharacterRanges ranges);
 /// All other characters.
-CharacterRanges all_but(CharacterRanges ranges);
+CharacterRanges complement(CharacterRanges ranges);
 
 /// Builds a grammar from pieces. A piece is a part of a text whatever follows: given the node that does, it adds its
 /// own nodes and returns the first. The builder must outlive its pieces.
@@ -68,8 +68,8 @@ class GrammarBuilder {
     /// At least one piece.
     [[nodiscard]] Piece either(std::vector<Piece> pieces);
     [[nodiscard]] Piece optional(const Piece& piece);
-    /// `most` < 0: without limit.
-    [[nodiscard]] Piece repeated(const Piece& piece, std::int64_t least, std::int64_t most = -1);
+    /// `max_count` < 0: without limit.
+    [[nodiscard]] Piece repeated(const Piece& piece, std::int64_t min_count, std::int64_t max_count = -1);
 
     /// A rule, which pieces may call before it is defined, itself included. Each rule takes at least one byte.
     [[nodiscard]] std::int32_t new_rule();

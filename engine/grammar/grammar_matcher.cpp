@@ -10,7 +10,7 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 
-constexpr std::size_t max_met = 2048;        // frames between two bytes
+constexpr std::size_t max_visited = 2048;    // frames between two bytes
 constexpr std::int32_t bottom = -1;          // below the first frame
 constexpr std::int32_t accepting_mark = -1;  // among a state's places: the text may end
 
@@ -82,13 +82,13 @@ GrammarMatcher::State GrammarMatcher::close() {
     ++call_;
     std::vector<std::int32_t> places;
     bool accepts = false;
-    std::size_t num_met = 0;
+    std::size_t num_visited = 0;
     const auto open = [&](std::int32_t place, std::int32_t below) { open_.push_back(frame(place, below)); };
     while (!open_.empty()) {
         const std::int32_t number = open_.back();
         open_.pop_back();
         if (std::exchange(seen_[static_cast<std::size_t>(number)], call_) == call_) continue;
-        if (++num_met > max_met) {  // of a set that does not depend on the order
+        if (++num_visited > max_visited) {  // of a set that does not depend on the order
             open_.clear();
             return ambiguous;
         }
@@ -124,8 +124,8 @@ GrammarMatcher::State GrammarMatcher::state_of(std::vector<std::int32_t> places,
     const auto [found, fresh] = numbers_.try_emplace(std::move(places), static_cast<State>(states_.size()));
     if (fresh) {
         num_places_ += found->first.size();
-        states_.push_back({.places = &found->first, .accepts = accepts, .behind = {}});
-        states_.back().behind.fill(unknown);
+        states_.push_back({.places = &found->first, .accepts = accepts, .transitions = {}});
+        states_.back().transitions.fill(unknown);
     }
     return found->second;
 }
@@ -138,7 +138,7 @@ GrammarMatcher::State GrammarMatcher::find_next(State state, std::uint8_t byte) 
         if (node.low <= byte && byte <= node.high) open_.push_back(frame(node.next, below));
     }
     const State behind = close();
-    states_[static_cast<std::size_t>(state)].behind[byte] = behind;
+    states_[static_cast<std::size_t>(state)].transitions[byte] = behind;
     return behind;
 }
 

@@ -27,7 +27,7 @@ class GrammarMatcher {
     /// Behind one more byte.
     State next(State state, std::uint8_t byte) {
         if (state < 0) return state;
-        const State known = states_[static_cast<std::size_t>(state)].behind[byte];
+        const State known = states_[static_cast<std::size_t>(state)].transitions[byte];
         return known != unknown ? known : find_next(state, byte);
     }
     /// Whether the text belongs to the grammar as it is.
@@ -67,7 +67,7 @@ class GrammarMatcher {
     struct StateData {
         const std::vector<std::int32_t>* places;  ///< frames whose nodes take bytes, ascending
         bool accepts;
-        std::array<State, 256> behind;
+        std::array<State, 256> transitions;  ///< [byte]
     };
 
     void clear();

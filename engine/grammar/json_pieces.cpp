@@ -25,7 +25,7 @@ const CharacterRanges hex_digit{{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
 CharacterRanges plain_but(CharacterRanges others) {
     const CharacterRanges special{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
     others.insert(others.end(), special.begin(), special.end());
-    return all_but(std::move(others));
+    return complement(std::move(others));
 }
 
 /// A piece that has been built already.
@@ -85,8 +85,8 @@ Piece JsonPieces::quoted(const Piece& inside) {
     return GrammarBuilder::sequence({builder_.text("\""), inside, builder_.text("\"")});
 }
 
-Piece JsonPieces::string(std::int64_t least, std::int64_t most) {
-    return quoted(builder_.repeated(builder_.call(character_rule_), least, most));
+Piece JsonPieces::string(std::int64_t min_count, std::int64_t max_count) {
+    return quoted(builder_.repeated(builder_.call(character_rule_), min_count, max_count));
 }
 
 Piece JsonPieces::key_of(const std::string& name) {
@@ -157,8 +157,8 @@ Piece JsonPieces::object(const std::vector<Member>& members, const std::optional
     return GrammarBuilder::sequence({builder_.text("{"), blank(), all, blank(), builder_.text("}")});
 }
 
-Piece JsonPieces::array(const std::vector<Piece>& first, const std::optional<Piece>& rest, std::int64_t least,
-                        std::int64_t most) {
+Piece JsonPieces::array(const std::vector<Piece>& first, const std::optional<Piece>& rest, std::int64_t min_count,
+                        std::int64_t max_count) {
     Piece item;
     if (rest) {
         const std::int32_t rule = builder_.new_rule();
@@ -168,16 +168,16 @@ Piece JsonPieces::array(const std::vector<Piece>& first, const std::optional<Pie
     // From the last item to the first. One that is not needed may be missing, and then all behind it are.
     const Piece all = [=, builder = &builder_, comma = comma()](std::int32_t next) {
         const std::int64_t num_first = std::ssize(first);
-        std::int64_t count = most;
+        std::int64_t count = max_count;
         std::int32_t place = next;
-        if (most < 0) {
-            count = std::max<std::int64_t>({num_first, least, 1});
+        if (max_count < 0) {
+            count = std::max<std::int64_t>({num_first, min_count, 1});
             place = builder->repeated(GrammarBuilder::sequence({comma, item}), 0)(next);
         }
         for (std::int64_t i = count; i-- > 0;) {
             place = i < num_first ? first[static_cast<std::size_t>(i)](place) : item(place);
             if (i > 0) place = comma(place);
-            if (i >= least) place = builder->either({at(place), at(next)})(next);
+            if (i >= min_count) place = builder->either({at(place), at(next)})(next);
         }
         return place;
     };
@@ -234,8 +234,8 @@ std::optional<Piece> JsonPieces::integer(const NumberRange& range) {
         if (const auto piece = magnitude(std::max<std::int64_t>(low.value_or(0), 0), high)) ways.push_back(*piece);
     }
     if (!low || *low < 0) {
-        const auto most = low ? std::optional(-*low) : std::nullopt;
-        if (const auto piece = magnitude(std::max<std::int64_t>(-high.value_or(-1), 1), most))
+        const auto max_magnitude = low ? std::optional(-*low) : std::nullopt;
+        if (const auto piece = magnitude(std::max<std::int64_t>(-high.value_or(-1), 1), max_magnitude))
             ways.push_back(GrammarBuilder::sequence({builder_.text("-"), *piece}));
     }
     if (ways.empty()) return {};
@@ -247,13 +247,13 @@ std::optional<Piece> JsonPieces::real_magnitude(std::int64_t low, bool low_open,
                                                 bool high_open) {
     // So few that a double tells all of them from the bounds.
     const std::size_t longest = std::to_string(std::max(low, high.value_or(0))).size();
-    const std::int64_t most = std::max<std::int64_t>(max_digits - 1 - static_cast<std::int64_t>(longest), 1);
+    const std::int64_t max_fraction = std::max<std::int64_t>(max_digits - 1 - static_cast<std::int64_t>(longest), 1);
     const Piece zeros = builder_.optional(
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(zero), 1, most)}));
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(zero), 1, max_fraction)}));
     const Piece fraction = builder_.optional(
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 1, most)}));
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 1, max_fraction)}));
     const Piece not_zero =
-        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 0, most - 1),
+        GrammarBuilder::sequence({builder_.text("."), builder_.repeated(builder_.character(digit), 0, max_fraction - 1),
                                   builder_.character(digit_but_zero)});
     const auto with = [&](const Piece& integer, const Piece& behind) {
         return GrammarBuilder::sequence({integer, behind});
@@ -288,8 +288,8 @@ std::optional<Piece> JsonPieces::number(const NumberRange& range) {
     }
     if (!low || *low < 0) {
         const bool from_zero = !high || *high >= 0;  // which has no sign
-        const auto most = low ? std::optional(-*low) : std::nullopt;
-        if (const auto piece = real_magnitude(from_zero ? 0 : -*high, from_zero || high_open, most, low_open))
+        const auto max_magnitude = low ? std::optional(-*low) : std::nullopt;
+        if (const auto piece = real_magnitude(from_zero ? 0 : -*high, from_zero || high_open, max_magnitude, low_open))
             ways.push_back(GrammarBuilder::sequence({builder_.text("-"), *piece}));
     }
     if (ways.empty()) return {};

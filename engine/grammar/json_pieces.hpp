@@ -36,11 +36,11 @@ class JsonPieces {
     };
     /// Members in this order, those that are not required may be missing; then, with `others`, more of other names.
     [[nodiscard]] Piece object(const std::vector<Member>& members, const std::optional<Piece>& others);
-    /// `first` and then items of `rest`, from `least` to `most` in all; most < 0: without limit.
-    [[nodiscard]] Piece array(const std::vector<Piece>& first, const std::optional<Piece>& rest, std::int64_t least,
-                              std::int64_t most);
-    /// A string of so many characters; most < 0: without limit.
-    [[nodiscard]] Piece string(std::int64_t least, std::int64_t most);
+    /// `first` and then items of `rest`, from `min_count` to `max_count` in all; max_count < 0: without limit.
+    [[nodiscard]] Piece array(const std::vector<Piece>& first, const std::optional<Piece>& rest, std::int64_t min_count,
+                              std::int64_t max_count);
+    /// A string of so many characters; max_count < 0: without limit.
+    [[nodiscard]] Piece string(std::int64_t min_count, std::int64_t max_count);
     /// `inside` between quotes.
     [[nodiscard]] Piece quoted(const Piece& inside);
 

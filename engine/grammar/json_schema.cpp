@@ -22,7 +22,7 @@ using Piece = GrammarBuilder::Piece;
 using OrderedJson = nlohmann::ordered_json;
 using Names = std::set<std::string>;
 
-constexpr std::int64_t max_count = 1 << 16;    // of items, and of characters
+constexpr std::int64_t max_repeats = 1 << 16;  // of items, and of characters
 constexpr std::size_t max_excluded = 1 << 14;  // bytes of names that other members may not have
 
 /// Keywords that say nothing about a value.
@@ -248,8 +248,8 @@ class Compiler {
     std::int64_t count(const OrderedJson& schema, const char* name, std::int64_t fallback, const std::string& path) {
         const OrderedJson* value = member(schema, name);
         if (value == nullptr) return fallback;
-        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > max_count)
-            refuse(path, std::string(name) + " is an integer from 0 to " + std::to_string(max_count));
+        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > max_repeats)
+            refuse(path, std::string(name) + " is an integer from 0 to " + std::to_string(max_repeats));
         return value->get<std::int64_t>();
     }
 
@@ -260,29 +260,32 @@ class Compiler {
             for (std::size_t i = 0; i < prefix->size(); ++i)
                 first.push_back(this->schema((*prefix)[i], path + ".prefixItems[" + std::to_string(i) + "]"));
         }
-        std::int64_t most = count(schema, "maxItems", -1, path);
-        const std::int64_t all_first = most < 0 ? std::ssize(first) : std::min<std::int64_t>(most, std::ssize(first));
-        const std::int64_t least = count(schema, "minItems", all_first, path);
+        std::int64_t max_count = count(schema, "maxItems", -1, path);
+        const std::int64_t all_first =
+            max_count < 0 ? std::ssize(first) : std::min<std::int64_t>(max_count, std::ssize(first));
+        const std::int64_t min_count = count(schema, "minItems", all_first, path);
         const OrderedJson* items = member(schema, "items");
         std::optional<Piece> rest;
         if (items != nullptr && *items != false) rest = this->schema(*items, path + ".items");
         if (items == nullptr && first.empty()) rest = json_.value();
-        if (!rest) most = most < 0 ? std::ssize(first) : std::min<std::int64_t>(most, std::ssize(first));
-        if (most >= 0 && most < least) refuse(path, "it allows no array: more items are needed than may be");
-        return json_.array(first, rest, least, most);
+        if (!rest) max_count = max_count < 0 ? std::ssize(first) : std::min<std::int64_t>(max_count, std::ssize(first));
+        if (max_count >= 0 && max_count < min_count)
+            refuse(path, "it allows no array: more items are needed than may be");
+        return json_.array(first, rest, min_count, max_count);
     }
 
     Piece string(const OrderedJson& schema, const std::string& path) {
-        const std::int64_t least = count(schema, "minLength", 0, path), most = count(schema, "maxLength", -1, path);
-        if (most >= 0 && most < least) refuse(path, "maxLength is less than minLength");
-        const bool has_length = least > 0 || most >= 0;
+        const std::int64_t min_count = count(schema, "minLength", 0, path),
+                           max_count = count(schema, "maxLength", -1, path);
+        if (max_count >= 0 && max_count < min_count) refuse(path, "maxLength is less than minLength");
+        const bool has_length = min_count > 0 || max_count >= 0;
         const OrderedJson* pattern = member(schema, "pattern");
         std::string expression = JsonPieces::expression_of_format(text_of(schema, "format"));
         if (pattern != nullptr) {
             if (!pattern->is_string()) refuse(path, "pattern is a regular expression");
             expression = pattern->get<std::string>();
         }
-        if (expression.empty() && pattern == nullptr) return json_.string(least, most);
+        if (expression.empty() && pattern == nullptr) return json_.string(min_count, max_count);
         if (has_length) refuse(path, "a length is not supported beside a pattern or a format");
         try {
             return json_.quoted(regex_piece(builder_, expression, Spelling::json, pattern != nullptr));

@@ -42,7 +42,7 @@ class Parser {
         Piece all = alternatives();
         const bool to_end = take_last_dollar() || !anywhere;
         if (!at_end()) refuse("')' without '('");
-        const Piece any = builder_.repeated(character(all_but({})), 0);
+        const Piece any = builder_.repeated(character(complement({})), 0);
         std::vector<Piece> pieces;
         if (!from_start) pieces.push_back(any);
         pieces.push_back(std::move(all));
@@ -90,7 +90,7 @@ class Parser {
     Piece atom() {
         if (take('(')) return group();
         if (take('[')) return character(char_class());
-        if (take('.')) return character(all_but(spelling_ == Spelling::json ? any_line_end : line_end));
+        if (take('.')) return character(complement(spelling_ == Spelling::json ? any_line_end : line_end));
         if (take('\\')) {
             if (const auto ranges = class_escape(false)) return character(*ranges);
             const char32_t c = escaped();
@@ -106,7 +106,7 @@ class Parser {
         if (++depth_ > max_groups) refuse("more than " + std::to_string(max_groups) + " groups within each other");
         if (take('?')) {
             const bool python = take('P');
-            const bool named = peek() == '<' && (python || !behind_look_sign());
+            const bool named = peek() == '<' && (python || !is_lookbehind());
             if (named)
                 at_ = std::min(expression_.find('>', at_), expression_.size() - 1) + 1;
             else if (python || !take(':'))
@@ -119,32 +119,32 @@ class Parser {
     }
 
     /// Whether "(?<" begins a look-behind, not a name.
-    [[nodiscard]] bool behind_look_sign() const {
+    [[nodiscard]] bool is_lookbehind() const {
         const char next = at_ + 1 < expression_.size() ? expression_[at_ + 1] : '\0';
         return next == '=' || next == '!';
     }
 
     Piece with_quantifier(Piece piece) {
-        std::int64_t least = 1, most = 1;
+        std::int64_t min_count = 1, max_count = 1;
         if (take('*')) {
-            least = 0;
-            most = -1;
+            min_count = 0;
+            max_count = -1;
         } else if (take('+')) {
-            most = -1;
+            max_count = -1;
         } else if (take('?')) {
-            least = 0;
+            min_count = 0;
         } else if (peek() == '{') {
             ++at_;
-            least = number();
-            most = take(',') ? (peek() == '}' ? -1 : number()) : least;
+            min_count = number();
+            max_count = take(',') ? (peek() == '}' ? -1 : number()) : min_count;
             if (!take('}')) refuse("'{' without '}'");
-            if (most >= 0 && most < least) refuse("a number of repeats from large to small");
+            if (max_count >= 0 && max_count < min_count) refuse("a number of repeats from large to small");
         } else {
             return piece;
         }
         take('?');  // as few as possible: among whole texts it changes nothing
         if (peek() == '*' || peek() == '+' || peek() == '{') refuse("a quantifier behind a quantifier");
-        return builder_.repeated(piece, least, most);
+        return builder_.repeated(piece, min_count, max_count);
     }
 
     std::int64_t number() {
@@ -158,16 +158,16 @@ class Parser {
         return value;
     }
 
-    /// \d and the like, behind the backslash. `in_opposite`: of a class whose opposite is meant.
-    std::optional<CharacterRanges> class_escape(bool in_opposite) {
+    /// \d and the like, behind the backslash. `negated`: of a class whose opposite is meant.
+    std::optional<CharacterRanges> class_escape(bool negated) {
         const char kind = peek();
         std::optional<CharacterRanges> ranges;
         if (kind == 'd' || kind == 'D') ranges = digits;
         if (kind == 'w' || kind == 'W') ranges = word;
-        if (kind == 's' || kind == 'S') ranges = (kind == 'S') == in_opposite ? space : any_space;
+        if (kind == 's' || kind == 'S') ranges = (kind == 'S') == negated ? space : any_space;
         if (!ranges) return {};
         ++at_;
-        return kind >= 'a' ? *ranges : all_but(*ranges);
+        return kind >= 'a' ? *ranges : complement(*ranges);
     }
 
     /// A character behind a backslash.
@@ -232,7 +232,7 @@ class Parser {
             ranges.push_back({from, to});
         }
         ++at_;
-        ranges = others ? all_but(std::move(ranges)) : in_order(std::move(ranges));
+        ranges = others ? complement(std::move(ranges)) : normalized(std::move(ranges));
         if (ranges.empty()) refuse("a class without a character");
         return ranges;
     }
@@ -255,10 +255,10 @@ class Parser {
 Piece json_character(GrammarBuilder& builder, const CharacterRanges& ranges) {
     static const CharacterRanges special{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
     std::vector<Piece> ways;
-    CharacterRanges others = all_but(ranges);
+    CharacterRanges others = complement(ranges);
     others.insert(others.end(), special.begin(), special.end());
-    if (const CharacterRanges plain = all_but(others); !plain.empty()) ways.push_back(builder.character(plain));
-    for (const CharacterRange range : in_order(ranges)) {
+    if (const CharacterRanges plain = complement(others); !plain.empty()) ways.push_back(builder.character(plain));
+    for (const CharacterRange range : normalized(ranges)) {
         for (char32_t c = range.first; c <= std::min<char32_t>(range.last, '\\'); ++c) {
             if (c >= 0x20 && c != '"' && c != '\\') continue;
             const std::string quoted = json_text(Json(std::string(1, static_cast<char>(c))));

@@ -137,7 +137,7 @@ void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row
 }
 
 /// Whether nothing could be chosen as the first token. Of the others this is known when the one before is appended.
-static bool began_without_a_choice(Sequence& sequence) {
+static bool had_no_first_token(Sequence& sequence) {
     if (!sequence.grammar || sequence.num_output() != 1) return false;
     const AllowedTokens& first = sequence.grammar->allowed({}, {});
     return !first.end && !first.any_but(sequence.item.options->eos_ids);
@@ -163,7 +163,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
         reason = sequence.num_output() >= wanted.max_tokens ? FinishReason::length : FinishReason::stop;
         return false;
     }
-    if (began_without_a_choice(sequence)) {
+    if (had_no_first_token(sequence)) {
         reason = FinishReason::error;
     } else if (wanted.is_end(token)) {
         reason = FinishReason::stop;

@@ -197,14 +197,8 @@ class JsonRecords : public RecordSource {
         if (!has_schema || !(*options)["json-schema"].is_object()) return;
         const auto renamed =
             std::find_if(renamed_.begin(), renamed_.end(), [](const auto& entry) { return entry.first == "options"; });
-        Strings path{renamed != renamed_.end() ? renamed->second : "options", "json-schema"};
-        std::string text = rows_->text_of(index, path);
-        for (std::size_t dot = 0; text.empty() && (dot = path[path.size() - 2].find('.')) != std::string::npos;) {
-            const std::string column = path[path.size() - 2];
-            path.insert(path.end() - 2, column.substr(0, dot));
-            path[path.size() - 2] = column.substr(dot + 1);
-            text = rows_->text_of(index, path);
-        }
+        const std::string text =
+            rows_->column_text(index, renamed != renamed_.end() ? renamed->second : "options", "json-schema");
         Json& schema = (*options)["json-schema"];
         schema = text.empty() ? engine::json_text(schema) : text;
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/hash.hpp"
 #include "engine/json.hpp"
@@ -28,6 +29,19 @@ class RowSource {
     /// The text of a member of the row, by its path, as it stands in the data; "" if rows are not text.
     [[nodiscard]] virtual std::string text_of(std::int64_t /*index*/, std::span<const std::string> /*path*/) const {
         return "";
+    }
+    /// The same for `member` of a column, which may be a path: of "a.b" the member "a.b" or else "b" within "a".
+    [[nodiscard]] std::string column_text(std::int64_t index, std::string column, const std::string& member) const {
+        std::vector<std::string> outer;
+        while (true) {
+            std::vector<std::string> path = outer;
+            path.insert(path.end(), {column, member});
+            std::string text = text_of(index, path);
+            const std::size_t dot = column.find('.');
+            if (!text.empty() || dot == std::string::npos) return text;
+            outer.push_back(column.substr(0, dot));
+            column.erase(0, dot + 1);
+        }
     }
     /// Hashes all bytes that the rows are made from. Throws InputError.
     virtual void add_to(engine::Hash& hash) const = 0;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/grammar/output_grammar.hpp"
-#include "engine/replica/grammar_maker.hpp"
+#include "engine/replica/grammar_cache.hpp"
 #include "tests/engine/heads_folder.hpp"
 #include "tests/engine/text_distribution.hpp"
 
@@ -170,7 +170,7 @@ TEST(OutputFormats, SamplingRulesGiveOneText) {
 TEST(OutputFormats, TextsHaveTheTargetsDistribution) {
     const std::vector<std::int32_t> prompt{1, 2, 3, 4, 5, 6};
     const NumberTokenizer tokenizer;
-    OutputGrammar grammar(GrammarMaker(tokenizer, 96).of(regex_format("(" + even + "|<1.>)*")));
+    OutputGrammar grammar(GrammarCache(tokenizer, 96).of(regex_format("(" + even + "|<1.>)*")));
     SamplingParams sampling = four_tokens();
     sampling.constraint = &grammar;
     sampling.prompt_tokens = std::ssize(prompt);

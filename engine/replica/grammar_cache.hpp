@@ -14,10 +14,10 @@ namespace longhaul::engine {
 
 /// Items of a job usually have the same few formats: the grammars of the last ones, and what was found in them, are
 /// kept.
-class GrammarMaker {
+class GrammarCache {
   public:
     /// `tokenizer` must outlive the object. `vocab_size`: of the model.
-    GrammarMaker(const Tokenizer& tokenizer, std::int64_t vocab_size)
+    GrammarCache(const Tokenizer& tokenizer, std::int64_t vocab_size)
         : tokenizer_(tokenizer), vocab_size_(vocab_size) {}
 
     /// Null for OutputFormat::Kind::any. Throws BadFormat.

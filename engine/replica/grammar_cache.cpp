@@ -1,4 +1,4 @@
-#include "engine/replica/grammar_maker.hpp"
+#include "engine/replica/grammar_cache.hpp"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace longhaul::engine {
 
-std::shared_ptr<TokenGrammar> GrammarMaker::of(const OutputFormat& format) {
+std::shared_ptr<TokenGrammar> GrammarCache::of(const OutputFormat& format) {
     constexpr std::size_t max_kept = 4;
     if (format.kind == OutputFormat::Kind::any) return nullptr;
     const auto known =
