@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/variants.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/quantized.hpp"
 #include "kernels/team.hpp"
@@ -89,15 +89,13 @@ double ReadBandwidth::measure() {
 }
 
 double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
-    const std::vector<CpuVariant> available = available_cpu_variants();
-    const bool runs = std::find(available.begin(), available.end(), variant) != available.end();
-    if (variant == CpuVariant::reference || !runs) {
+    const cpu::KernelTable* const table = cpu::table_of(variant);
+    if (table == nullptr) {
         throw std::invalid_argument("no peak to measure for kernels " + std::string(variant_name(variant)));
     }
-    const cpu::KernelTable& table = variant == CpuVariant::avx2 ? *cpu::avx2_kernels() : *cpu::avx512_kernels();
-    const auto peak_loop = is_quantized(weights)   ? table.peak_int8
-                           : weights == DType::f32 ? table.peak_f32
-                                                   : table.peak_bf16;
+    const auto peak_loop = is_quantized(weights)   ? table->peak_int8
+                           : weights == DType::f32 ? table->peak_f32
+                                                   : table->peak_bf16;
     constexpr std::int64_t iterations = 1'000'000;  // 3 to 20 ms per pass
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {

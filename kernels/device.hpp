@@ -331,7 +331,8 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas": recorded in the log and the run folder.
+    /// "reference", "avx2", "avx512", "amx", "cuda", "cuda-exact", "cuda-cublas": recorded in the log and the run
+    /// folder.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
     /// Which of several devices this is, "GPU 1 of 4, NVIDIA H200"; "" if name() is enough.
@@ -563,10 +564,10 @@ class Device {
                                const std::byte* from_host, std::size_t head_stride);
 };
 
-enum class CpuVariant { reference, avx2, avx512 };
+enum class CpuVariant { reference, avx2, avx512, amx };
 
-/// Variants this processor can run, best last. avx512 needs AVX512F/BW/VL/DQ, AVX512_VNNI and AVX512_BF16, and must
-/// pass the self-test of its bf16 instruction (ALGORITHMS.md section 7).
+/// Variants this processor can run, fastest last. The bf16 instruction of AVX-512 is used only if it passes a self-test
+/// (ALGORITHMS.md section 7), AMX only if the operating system permits it.
 std::vector<CpuVariant> available_cpu_variants();
 std::string_view variant_name(CpuVariant variant);
 /// The processor flags a variant needs, "avx2 fma", for logs and tests.

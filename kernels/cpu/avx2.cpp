@@ -1,5 +1,8 @@
-// The avx2 variant, and for tests the blocking of avx512 on AVX2 registers. Compiled with -mavx2 -mfma -mprfchw.
+// The avx2 variant, and for tests the blocking of avx512 and amx on AVX2 registers. Compiled with -mavx2 -mfma
+// -mprfchw.
+#include "kernels/cpu/amx_tiles.hpp"
 #include "kernels/cpu/isa_avx2.hpp"
+#include "kernels/cpu/quantized_tiles.hpp"
 #include "kernels/cpu/variant.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -10,6 +13,8 @@ constexpr KernelTable table =
 constexpr KernelTable emulated =
     Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>, DotInt8<Avx2>, DotInt4<Avx2>>::table("avx512-emulated", true);
 
+constexpr KernelTable emulated_amx = with_tiles<Avx2, EmulatedTiles>(emulated, "amx-emulated");
+
 }  // namespace
 
 const KernelTable* avx2_kernels() {
@@ -17,6 +22,9 @@ const KernelTable* avx2_kernels() {
 }
 const KernelTable* avx512_emulated_kernels() {
     return &emulated;
+}
+const KernelTable* amx_emulated_kernels() {
+    return &emulated_amx;
 }
 
 }  // namespace longhaul::kernels::cpu

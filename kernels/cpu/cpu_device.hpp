@@ -18,6 +18,7 @@
 #include "kernels/delta_rule.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/linear_attention.hpp"
+#include "kernels/quantized.hpp"
 #include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -141,6 +142,10 @@ class CpuDevice final : public HostDevice, private DeltaRule {
     // in cpu_pack.cpp
     void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
     // in cpu_matmul.cpp
+    /// Maximum rows that share one pass over weights of a type.
+    [[nodiscard]] std::int64_t block_rows_of(DType dtype) const {
+        return is_quantized(dtype) ? table_.quantized_block_rows : block_rows;
+    }
     void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                        const MatmulOutput& out);
     void multiply(std::span<const MatmulPart> parts);

@@ -37,7 +37,7 @@ void CpuDevice::gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std
     for (std::int64_t r = 0; r < num_rows; ++r) std::memset(out + (r * out_stride + width) * element, 0, rest);
 }
 
-/// As many calls together as have block_rows rows: the threads meet once for all of them.
+/// As many calls together as have block_rows_of rows: the threads meet once for all of them.
 void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride) {
     std::vector<MatmulOutput> outputs;
     std::vector<MatmulPart> parts;
@@ -46,8 +46,9 @@ void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride
         if (!parts.empty()) multiply(parts);
         parts.clear();
     };
+    const std::int64_t max_rows = calls.empty() ? 0 : block_rows_of(calls.front().w->dtype);
     for (const MatmulCall& call : calls) {
-        if (call.num_rows > block_rows) {
+        if (call.num_rows > max_rows) {
             matmul(*call.w, call.x, x_stride, call.num_rows, call.y);
             continue;
         }
@@ -58,7 +59,7 @@ void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride
         if (call.w->dtype != first.dtype || call.w->num_outputs != first.num_outputs ||
             call.w->num_slices != first.num_slices || call.w->slice_length != first.slice_length)
             throw std::logic_error("matmuls: matrices of several types or shapes");
-        if (!parts.empty() && rows_of(parts) + call.num_rows > block_rows) multiply_collected();
+        if (!parts.empty() && rows_of(parts) + call.num_rows > max_rows) multiply_collected();
         outputs.push_back({.sums = call.y});
         parts.push_back({.w = call.w,
                          .rows = {call.x, x_stride, 0, call.num_rows},
@@ -68,12 +69,13 @@ void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride
     multiply_collected();
 }
 
-/// In equal passes of at most block_rows rows: 50 rows are processed as 25 + 25, not 48 + 2.
+/// In equal passes of at most block_rows_of rows: 50 rows are processed as 25 + 25, not 48 + 2.
 void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               const MatmulOutput& out) {
     check_matmul(w, x_stride, num_rows);
     const std::int64_t row_bytes = x_stride * bytes_of(w.dtype);
-    const std::int64_t passes = (num_rows + block_rows - 1) / block_rows;
+    const std::int64_t max_rows = block_rows_of(w.dtype);
+    const std::int64_t passes = (num_rows + max_rows - 1) / max_rows;
     for (std::int64_t p = 0; p < passes; ++p) {
         const std::int64_t first = p * num_rows / passes;
         const std::int64_t end = (p + 1) * num_rows / passes;

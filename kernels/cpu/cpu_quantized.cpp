@@ -153,9 +153,10 @@ void CpuDevice::multiply_quantized(std::span<const MatmulPart> parts) {
     const Packed packed(w);
     const QuantizedKernels& kernels = packed.int8 ? table_.int8 : table_.int4;
     const std::int64_t num_rows = rows_of(parts);
-    const std::int64_t words_of_row = packed.num_groups * kernels.steps;
+    // Tiles have whole blocks, and may read a row more than there is (quantized_tiles.hpp).
+    const std::int64_t words_of_row = packed.num_blocks * packed.block_length / 4;
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
-    auto* words = words_.get<std::uint32_t>(num_rows * words_of_row);
+    auto* words = words_.get<std::uint32_t>(num_rows * words_of_row + packed.block_length / 4);
     auto* scales = scales_.get<float>(2 * num_rows * packed.num_blocks);
     auto* corrections = reinterpret_cast<std::int32_t*>(scales + num_rows * packed.num_blocks);
     std::int64_t work = 0;

@@ -65,9 +65,11 @@ struct DotBf16Fma {
     }
     template <int W, class Places>
     static void weights_of_step(Floats (&w)[W], const Places& place, int step) {
-        if (step == 0) {
-            if constexpr (W == 2) return Isa::load_odds(w, place(0), place(1));
-            if constexpr (W == 3) return Isa::load_odds(w, place(0), place(1), place(2));
+        if constexpr (Isa::width == 8 && W == 2) {
+            if (step == 0) return Isa::load_odds(w, place(0), place(1));
+        }
+        if constexpr (Isa::width == 8 && W == 3) {
+            if (step == 0) return Isa::load_odds(w, place(0), place(1), place(2));
         }
         weights_one_by_one<DotBf16Fma>(w, place, step);
     }

@@ -201,7 +201,9 @@ struct Avx2 {
     static Ints no_ints() { return _mm256_setzero_si256(); }
     static Ints all_ints(std::uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
     static Ints load_ints(const std::byte* from) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(from)); }
+    static void store_ints(std::byte* to, Ints x) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), x); }
     static Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+    static Ints add_bytes(Ints a, Ints b) { return _mm256_add_epi8(a, b); }
     static Ints add_shorts(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
     static Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
     static Ints low_halves(Ints bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)); }

@@ -53,11 +53,10 @@ struct Avx512 {
         const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
     }
-    static void store_bf16_quiet(std::byte* to, Floats x) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-    }
+    static void store_bf16_quiet(std::byte* to, Floats x) { store_bf16(to, x); }
     static void store_bf16_quiet(std::byte* to, Floats low, Floats high) {
-        _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+        store_bf16(to, low);
+        store_bf16(to + 32, high);
     }
     template <int Half>
     static __m256 half_of(Floats x) {
@@ -126,7 +125,9 @@ struct Avx512 {
     static Ints no_ints() { return _mm512_setzero_si512(); }
     static Ints all_ints(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
     static Ints load_ints(const std::byte* from) { return _mm512_load_si512(from); }
+    static void store_ints(std::byte* to, Ints x) { _mm512_store_si512(to, x); }
     static Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+    static Ints add_bytes(Ints a, Ints b) { return _mm512_add_epi8(a, b); }
     static Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
     static Ints low_halves(Ints bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(0x0f)); }
     static Ints high_halves(Ints bytes) { return low_halves(_mm512_srli_epi16(bytes, 4)); }

@@ -26,7 +26,8 @@ namespace longhaul::kernels::cpu {
 constexpr std::int64_t lanes = 16;        ///< outputs per block
 constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
 
-constexpr std::int64_t block_rows = 48;  ///< maximum rows that share one pass over the weights
+constexpr std::int64_t block_rows = 48;       ///< maximum rows that share one pass over the weights
+constexpr std::int64_t max_block_rows = 192;  ///< likewise quantized weights, for any variant
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
@@ -37,6 +38,7 @@ struct RowTiles {
     std::int64_t num_tiles;
     /// (always inlined: see "the wall" above)
     [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
+    [[gnu::always_inline]] std::int64_t largest() const { return (num_rows + num_tiles - 1) / num_tiles; }
 };
 
 /// Layout of the blocks of packed f32 or bf16 weights: bundles of `together` blocks that are interleaved group by
@@ -89,7 +91,8 @@ struct Sums {
     std::int64_t first;
 };
 
-/// y[r, n] of all rows (at most block_rows) for the outputs of a BlockRange.
+/// y[r, n] of all rows (at most block_rows, if quantized KernelTable::quantized_block_rows) for the outputs of a
+/// BlockRange.
 struct MatmulJob {
     const std::byte* weights;  ///< laid out as in BlockPlaces
     std::int64_t num_outputs;
@@ -107,7 +110,7 @@ struct BlockRange {
 };
 
 /// Quantizes the bf16 inputs of a matmul with quantized weights (kernels/quantized.hpp):
-///   words        4 int8 each, [tile][group][step][row of tile]
+///   words        4 int8 each, [tile][group][step][row of tile] or as InputTiles (quantized_tiles.hpp)
 ///   scales       f32 [tile][block][row of tile]
 ///   corrections  int32, indexed as scales: added to a block's integer sum, because weights are stored with an offset
 struct QuantizeJob {
@@ -148,7 +151,6 @@ struct QuantizeWeightsJob {
 };
 
 struct QuantizedKernels {
-    std::int64_t steps;  ///< words per group and row
     void (*quantize)(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts);
     void (*matmul)(const QuantizedJob& job, BlockRange blocks);
 };
@@ -304,6 +306,7 @@ struct KernelTable {
     bool streams_kv;                ///< whether attention of few rows streams keys and values (AttentionUnit::streams)
     std::int64_t blocks_per_piece;  ///< minimum output blocks per work item, so that few tiles are partial
     std::int64_t blocks_together;   ///< see BlockPlaces
+    std::int64_t quantized_block_rows;  ///< maximum rows that share one pass over quantized weights
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
@@ -343,19 +346,21 @@ struct KernelTable {
                         std::int64_t num_pages, const AttentionScratch& scratch, float* scores);
 
     /// Peak loops: multiply-adds on registers alone, enough to saturate the execution units, with the instruction of
-    /// each kind of matmul (int8: VNNI, or as bf16 without it). They return the number of operations (a multiply-add is
-    /// two) and write a part of the sum to `sink`, so that the compiler keeps the loop.
+    /// each kind of matmul (int8: tiles or VNNI, or as bf16 without them). They return the number of operations (a
+    /// multiply-add is two) and write a part of the sum to `sink`, so that the compiler keeps the loop.
     double (*peak_bf16)(std::int64_t iterations, float* sink);
     double (*peak_f32)(std::int64_t iterations, float* sink);
     double (*peak_int8)(std::int64_t iterations, float* sink);
 };
 
-/// nullptr: this build has no such variant.
 const KernelTable* avx2_kernels();
-const KernelTable* avx512_kernels();
-/// The blocking and layouts of avx512 with vdpbf16ps emulated by two AVX2 fused multiply-adds, to test its index
-/// arithmetic on machines without the instruction. Not offered as a variant.
+const KernelTable* avx512_kernels();       ///< bf16 by fused multiply-adds
+const KernelTable* avx512_bf16_kernels();  ///< bf16 by vdpbf16ps
+const KernelTable* amx_kernels();          ///< as avx512_kernels, with int8 and int4 weights by matrix tiles
+/// The blocking and layouts of avx512 and amx, with vdpbf16ps and tiles emulated, to test their index arithmetic on
+/// machines without the instructions. Not offered as variants; they require AVX2.
 const KernelTable* avx512_emulated_kernels();
+const KernelTable* amx_emulated_kernels();
 /// Whether vdpbf16ps gives the bits of two fused multiply-adds, odd element first. Requires AVX512_BF16.
 bool avx512_bf16_self_test();
 

@@ -25,7 +25,7 @@ inline bool is_interleaved(const Matrix& w) {
     return w.gated && w.num_outputs % (2 * lanes) == 0;
 }
 
-/// Up to block_rows input rows of a matmul, act [count, stride].
+/// Up to CpuDevice::block_rows_of input rows of a matmul, act [count, stride].
 struct MatmulRows {
     const std::byte* x;
     std::int64_t stride;  ///< elements
@@ -51,7 +51,7 @@ struct MatmulOutput {
 };
 
 /// One of several matmuls that the threads share as one. Their matrices have the same type and shape, and they have at
-/// most block_rows rows in all.
+/// most CpuDevice::block_rows_of rows in all.
 struct MatmulPart {
     const Matrix* w;
     MatmulRows rows;
@@ -77,7 +77,7 @@ template <class Multiply>
 void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64_t first_row, std::int64_t num_rows,
                    std::int64_t at_once, BlockRange range, const Multiply& multiply) {
     if (!out.finish) return multiply(range, Sums{out.sums + first_row * num_outputs, num_outputs, 0});
-    alignas(64) float sums[block_rows * max_finished_at_once * lanes];
+    alignas(64) float sums[max_block_rows * max_finished_at_once * lanes];
     for (std::int64_t b = range.first; b < range.end; b += at_once) {
         const std::int64_t end = std::min(b + at_once, range.end);
         const std::int64_t stride = (end - b) * lanes;

@@ -35,8 +35,33 @@ float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t
     return max_magnitude / 127.0F;
 }
 
-/// Block numbers run over all slices.
+/// A row of a tile, and a block of its inputs.
+struct InputPlace {
+    std::int64_t first_row, rows, row;  ///< of the tile, and in the tile
+    std::int64_t block;
+    std::int64_t first_group, num_groups;  ///< of the block
+
+    /// Index in an array [tile][block][row of tile].
+    [[gnu::always_inline]] std::int64_t of_block(std::int64_t num_blocks) const {
+        return first_row * num_blocks + block * rows + row;
+    }
+};
+
+/// Inputs as words: [tile][group][step][row of tile].
 template <class Dot>
+struct InputWords {
+    static RowTiles tiles(std::int64_t num_rows) { return tiles_of<Dot>(num_rows); }
+
+    static void store(const std::int8_t* q, const QuantizeJob& job, const InputPlace& place) {
+        std::uint32_t* to =
+            job.words + (place.first_row * job.num_groups + place.first_group * place.rows) * Dot::steps + place.row;
+        for (std::int64_t w = 0; w < place.num_groups * Dot::steps; ++w)
+            __builtin_memcpy(to + w * place.rows, q + 4 * w, 4);
+    }
+};
+
+/// Block numbers run over all slices. `Layout`: InputWords or InputTiles.
+template <class Dot, class Layout>
 void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
     constexpr std::int64_t group = 4 * Dot::steps, groups_per_block = Dot::block / group;
     const std::int64_t blocks_per_slice = (job.slice_length + Dot::block - 1) / Dot::block;
@@ -46,22 +71,25 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num
         const std::int64_t begin = slice * job.slice_length + in_slice * Dot::block;
         const std::int64_t left = job.slice_length - in_slice * Dot::block;
         const std::int64_t count = left < Dot::block ? left : Dot::block;
-        const std::int64_t first_group = slice * groups_per_slice + in_slice * groups_per_block;
-        const std::int64_t num_words = (count + group - 1) / group * Dot::steps;
+        InputPlace place{.first_row = first_row,
+                         .rows = rows,
+                         .row = 0,
+                         .block = b,
+                         .first_group = slice * groups_per_slice + in_slice * groups_per_block,
+                         .num_groups = (count + group - 1) / group};
         for (std::int64_t r = 0; r < rows; ++r) {
             alignas(64) std::int8_t q[Dot::block];
             const auto* row = reinterpret_cast<const std::uint16_t*>(job.rows) + (first_row + r) * job.row_stride;
-            const std::int64_t place = first_row * job.num_blocks + b * rows + r;
-            job.scales[place] = quantize_inputs<Dot>(row + begin, count, q);
+            place.row = r;
+            const std::int64_t index = place.of_block(job.num_blocks);
+            job.scales[index] = quantize_inputs<Dot>(row + begin, count, q);
             std::int32_t sum = 0;
             for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
-            job.corrections[place] = -Dot::offset * sum;
-            std::uint32_t* to =
-                job.words + first_row * job.num_groups * Dot::steps + first_group * Dot::steps * rows + r;
-            for (std::int64_t w = 0; w < num_words; ++w) __builtin_memcpy(to + w * rows, q + 4 * w, 4);
+            job.corrections[index] = -Dot::offset * sum;
+            Layout::store(q, job, place);
         }
     };
-    const RowTiles tiles = tiles_of<Dot>(job.num_rows);
+    const RowTiles tiles = Layout::tiles(job.num_rows);
     const std::int64_t first = part * job.num_blocks / num_parts, end = (part + 1) * job.num_blocks / num_parts;
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         for (std::int64_t b = first; b < end; ++b) quantize(tiles.first(t), tiles.first(t + 1) - tiles.first(t), b);

@@ -15,7 +15,7 @@ namespace longhaul::kernels::cpu {
 
 template <class Isa, class Dot>
 constexpr QuantizedKernels quantized_kernels() {
-    return {.steps = Dot::steps, .quantize = quantize_blocks<Dot>, .matmul = quantized_matmul_blocks<Isa, Dot>};
+    return {.quantize = quantize_blocks<Dot, InputWords<Dot>>, .matmul = quantized_matmul_blocks<Isa, Dot>};
 }
 
 template <class Isa, class Bf16, class F32, class Int8, class Int4>
@@ -93,6 +93,7 @@ struct Variant {
             .streams_kv = streams_kv,
             .blocks_per_piece = Isa::width == 16 ? 4 : 6,
             .blocks_together = blocks_together<Isa>,
+            .quantized_block_rows = block_rows,
             .pack_bf16 = pack_words<Bf16>,
             .pack_f32 = pack_words<F32>,
             .matmul_bf16 = matmul_blocks<Isa, Bf16>,

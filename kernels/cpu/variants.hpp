@@ -1,13 +1,24 @@
-// CPU devices for tests, in addition to those of device.hpp.
+// CPU kernels by name, besides make_cpu_device of device.hpp: their tables, and devices for tests.
 #pragma once
 
 #include <memory>
 
+#include "kernels/cpu/kernel_table.hpp"
 #include "kernels/device.hpp"
 
 namespace longhaul::kernels::cpu {
 
-/// The avx512 blocking on AVX2 registers (kernel_table.hpp); runs on every machine with AVX2.
-std::unique_ptr<Device> make_emulated_avx512_device(int threads);
+/// The kernels of `variant`; nullptr if the processor cannot run them, and for the reference.
+const KernelTable* table_of(CpuVariant variant);
+
+enum class TestVariant {
+    avx512_fma,       ///< CpuVariant::avx512 is one of these two, whichever is faster
+    avx512_bf16,      ///<
+    avx512_emulated,  ///< kernel_table.hpp; needs AVX2
+    amx_emulated,     ///<
+};
+
+/// nullptr if the processor cannot run it.
+std::unique_ptr<Device> make_test_device(TestVariant variant, int threads);
 
 }  // namespace longhaul::kernels::cpu

@@ -10,7 +10,7 @@
 namespace longhaul::runner {
 namespace {
 
-const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512"};
+const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512", "amx"};
 const std::vector<std::string> gpu_kernels{"auto", "cuda", "cuda-exact", "cuda-cublas"};
 
 bool is_of(const std::string& kernels, const std::vector<std::string>& device) {

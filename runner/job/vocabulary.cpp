@@ -436,7 +436,7 @@ Section machine_section() {
          integer("threads", Kind::execution, &Settings::threads, 0, 4096,
                  "threads per rank; 0 = its share of the node"),
          choice("kernels", Kind::execution, &Settings::kernels,
-                {"auto", "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas"}, {},
+                {"auto", "reference", "avx2", "avx512", "amx", "cuda", "cuda-exact", "cuda-cublas"}, {},
                 "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
                 "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
                 "tensor-parallel; auto = the fastest that runs here"),

@@ -1,7 +1,7 @@
 // Question: how close are the kernels to the machine's limits?
 // Machine: any; its limits are measured and printed in the same run (kernels/ceilings.hpp).
 // Build: cmake --build build --target kernels_bench (not part of the default build)
-// Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--weights bf16|int8|int4] [--only PART] [--quick]
+// Command: kernels_bench [--threads N] [--kernels avx2|avx512|amx] [--weights bf16|int8|int4] [--only PART] [--quick]
 // Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
 // bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of
 // single small operations, which is mostly overhead. Each matmul runs over enough copies of its matrix to exceed the
@@ -189,7 +189,9 @@ int main(int argc, char** argv) {
         }
         if (option == "--only" && i + 1 < argc) only = argv[++i];
         if (option == "--kernels" && i + 1 < argc) {
-            bench.variant = std::string(argv[++i]) == "avx512" ? CpuVariant::avx512 : CpuVariant::avx2;
+            const std::string name = argv[++i];
+            for (const CpuVariant variant : available_cpu_variants())
+                if (variant_name(variant) == name) bench.variant = variant;
         }
     }
     bench.device = make_cpu_device(bench.variant, bench.threads);

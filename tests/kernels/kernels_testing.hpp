@@ -56,15 +56,27 @@ DeviceCase tensor_gpu();   ///< its own bits where tensor cores are used
 DeviceCase older_gpu();    ///< the bits of tensor_gpu, without clusters of blocks and wgmma; emulated only
 DeviceCase library_gpu();  ///< as tensor_gpu, with other bits for prompt rows
 
-/// All devices that give the reference's bits, except the reference itself. avx512_emulated: the blocking of avx512
-/// with its instruction emulated, for processors that have only avx2.
-inline std::vector<DeviceCase> exact_devices() {
-    DeviceCase emulated = device_case(CpuVariant::avx2);
-    emulated.name = "avx512_emulated";
-    emulated.make = [](int threads) {
-        return available(CpuVariant::avx2) ? cpu::make_emulated_avx512_device(threads) : nullptr;
+inline DeviceCase device_case(cpu::TestVariant which, const char* name, CpuVariant variant, const char* more_flags) {
+    DeviceCase device = device_case(variant);
+    device.name = name;
+    device.needs += more_flags;
+    device.make = [which, variant](int threads) {
+        return available(variant) ? cpu::make_test_device(which, threads) : nullptr;
     };
-    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated, exact_gpu()};
+    return device;
+}
+
+/// All devices that give the reference's bits, except the reference itself. The emulated ones have the blocking of
+/// avx512 and amx, for processors that have only avx2.
+inline std::vector<DeviceCase> exact_devices() {
+    using cpu::TestVariant;
+    return {device_case(CpuVariant::avx2),
+            device_case(TestVariant::avx512_fma, "avx512_fma", CpuVariant::avx512, ""),
+            device_case(TestVariant::avx512_bf16, "avx512_bf16", CpuVariant::avx512, " avx512_bf16"),
+            device_case(TestVariant::avx512_emulated, "avx512_emulated", CpuVariant::avx2, ""),
+            device_case(CpuVariant::amx),
+            device_case(TestVariant::amx_emulated, "amx_emulated", CpuVariant::avx2, ""),
+            exact_gpu()};
 }
 
 inline std::vector<DeviceCase> all_devices() {

@@ -99,6 +99,27 @@ TEST_P(MatmulTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 100'000);
 }
 
+/// Slices of many blocks, and more rows than share a pass over the weights of any variant.
+TEST_P(MatmulTest, ManyQuantizedInputsAndRowsEqualReference) {
+    Numbers numbers(34);
+    Comparison comparison(GetParam());
+    for (const DType dtype : {DType::int8, DType::int4}) {
+        for (const Shape& shape : {Shape{40, 4700}, Shape{16, 9216}}) {
+            const Weights weights(numbers, shape, DType::bf16);
+            const Matrix expected_w = weights.pack(*reference_, dtype);
+            const Matrix w = weights.pack(*device_, dtype);
+            const std::int64_t stride = padded_inputs(shape.num_inputs);
+            for (const std::int64_t num_rows : {12, 17, 47, 193}) {
+                const auto x = rounded(inputs_of(numbers, num_rows, shape.num_inputs, stride), DType::bf16);
+                ASSERT_TRUE(comparison.equal(product(*reference_, expected_w, x, stride, num_rows),
+                                             product(*device_, w, x, stride, num_rows), DType::f32))
+                    << name_of_type(dtype) << " " << num_rows << " rows, " << shape.num_outputs << " x "
+                    << shape.num_inputs;
+            }
+        }
+    }
+}
+
 /// Calls that a device computes together: as many rows as share a pass over the weights, more, and none.
 TEST_P(MatmulTest, SeveralAtOnceGiveTheBitsOfEach) {
     Numbers numbers(33);

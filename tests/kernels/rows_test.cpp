@@ -470,8 +470,10 @@ TEST(Checks, WrongCallsAreLogicErrors) {
     float y = 0.0F;
     EXPECT_THROW(device->matmul(w, row.data(), 15, 1, &y), std::logic_error);
     EXPECT_THROW(make_cpu_device(CpuVariant::reference, 0), std::invalid_argument);
-    if (!available(CpuVariant::avx512)) {
-        EXPECT_THROW(make_cpu_device(CpuVariant::avx512, 1), std::invalid_argument);
+    const std::vector<CpuVariant> runs = available_cpu_variants();
+    for (const CpuVariant variant : {CpuVariant::avx2, CpuVariant::avx512, CpuVariant::amx}) {
+        if (std::find(runs.begin(), runs.end(), variant) != runs.end()) continue;
+        EXPECT_THROW(make_cpu_device(variant, 1), std::invalid_argument);
     }
 }
 

@@ -29,7 +29,7 @@ FACTORS = {
     "tensor-parallel": [1, 2, 4, 8],
     "batch": [1, 3, 8],
     "threads": [1, 2],
-    "kernels": ["reference", "avx2"],  # plus avx512 if /proc/cpuinfo has its flags
+    "kernels": ["reference", "avx2"],  # plus avx512 and amx if /proc/cpuinfo has their flags
     "draft": ["ar", "ngram"],
     "temperature": ["0", "0.8"],
 }
@@ -74,8 +74,10 @@ def processor_kernels():
     names = ["reference"]
     if {"avx2", "fma"} <= flags:
         names.append("avx2")
-    if {"avx512f", "avx512bw", "avx512vl", "avx512_bf16"} <= flags:
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"} <= flags:
         names.append("avx512")
+    if "avx512" in names and {"amx_tile", "amx_int8"} <= flags:
+        names.append("amx")
     return names
 
 

@@ -99,7 +99,7 @@ TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
               "CUDA_VISIBLE_DEVICES, under Slurm request one (--gpus-per-node)");
     settings.kernels = "cuda-exact";
     EXPECT_EQ(refusal(settings, no_build),
-              "job: kernels: expected auto, reference, avx2 or avx512, got 'cuda-exact'; this program was built "
+              "job: kernels: expected auto, reference, avx2, avx512 or amx, got 'cuda-exact'; this program was built "
               "without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
     settings.device = "cpu";
     settings.kernels = "auto";

@@ -104,7 +104,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"template-date", "26 Jul 2024", "template-date: expected a date such as 2024-07-26, got '26 Jul 2024'"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3",
-         "kernels: expected auto, reference, avx2, avx512, cuda, cuda-exact or cuda-cublas, got 'avx3'; did you mean "
+         "kernels: expected auto, reference, avx2, avx512, amx, cuda, cuda-exact or cuda-cublas, got 'avx3'; did you "
+         "mean "
          "'avx2'?"},
         {"draft-tree", "wide",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
@@ -181,7 +182,7 @@ TEST(Settings, KernelsAreOfTheDevice) {
         });
     };
     EXPECT_EQ(message("cpu", "cuda"),
-              "command line: kernels: expected auto, reference, avx2 or avx512 with device = cpu, got 'cuda'");
+              "command line: kernels: expected auto, reference, avx2, avx512 or amx with device = cpu, got 'cuda'");
     EXPECT_EQ(message("cuda", "avx2"),
               "command line: kernels: expected auto, cuda, cuda-exact or cuda-cublas with device = cuda, got 'avx2'");
     EXPECT_EQ(message("cuda", "cuda-exact"), "(no error)");
