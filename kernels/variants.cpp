@@ -1,4 +1,5 @@
 // Selects the CPU kernels that this processor can run.
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -30,6 +31,12 @@ bool runs_avx512_bf16() {
     return runs;
 }
 
+bool has_int8_tiles() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned amx_tile = 1U << 24, amx_int8 = 1U << 25;  // clang 14 has no names for them
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_tile) != 0 && (edx & amx_int8) != 0;
+}
+
 /// Whether the operating system lets this process use tile registers, for which it must ask (Linux: arch_prctl).
 bool may_use_tiles() {
     constexpr int request_permission = 0x1023, tile_data = 18;
@@ -37,20 +44,22 @@ bool may_use_tiles() {
 }
 
 bool runs_amx() {
-    static const bool runs = runs_avx512() && __builtin_cpu_supports("amx-tile") != 0 &&
-                             __builtin_cpu_supports("amx-int8") != 0 && may_use_tiles();
+    static const bool runs = runs_avx512() && has_int8_tiles() && may_use_tiles();
     return runs;
 }
 
-/// The faster of both for bf16: vdpbf16ps multiplies twice as many as a fused multiply-add, but takes four times as
-/// long on Intel's processors (Granite Rapids, registers alone: 224 and 467 GFLOP/s on two cores).
+/// The faster of both for bf16. vdpbf16ps multiplies twice as many numbers as a fused multiply-add, but takes four
+/// times as long on Granite Rapids (on registers alone, two cores: 224 and 467 GFLOP/s) and, by the peak measured with
+/// it, on Emerald Rapids. Cooper Lake, which had it first, was not measured.
 const cpu::KernelTable& avx512_table() {
-    return runs_avx512_bf16() && __builtin_cpu_is("intel") == 0 ? *cpu::avx512_bf16_kernels() : *cpu::avx512_kernels();
+    const bool slow = __builtin_cpu_is("intel") != 0 && __builtin_cpu_is("cooperlake") == 0;
+    return !slow && runs_avx512_bf16() ? *cpu::avx512_bf16_kernels() : *cpu::avx512_kernels();
 }
 
 [[noreturn]] void refuse(CpuVariant variant) {
+    const std::string system = variant == CpuVariant::amx ? ", and Linux 5.16 or newer that permits AMX" : "";
     throw std::invalid_argument("this processor cannot run kernels " + std::string(variant_name(variant)) + " (needs " +
-                                std::string(variant_flags(variant)) + ")");
+                                std::string(variant_flags(variant)) + system + ")");
 }
 
 }  // namespace

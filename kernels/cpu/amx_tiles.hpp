@@ -1,5 +1,5 @@
 // Matrix tiles: the product of a few rows and 16 outputs in one instruction. AmxTiles are Intel's (AMX); EmulatedTiles
-// compute the same on any processor, to test quantized_tiles.hpp there.
+// compute the same on any processor, to test amx_matmul.hpp there.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The avx2 variant, and for tests the blocking of avx512 and amx on AVX2 registers. Compiled with -mavx2 -mfma
 // -mprfchw.
+#include "kernels/cpu/amx_matmul.hpp"
 #include "kernels/cpu/amx_tiles.hpp"
 #include "kernels/cpu/isa_avx2.hpp"
-#include "kernels/cpu/quantized_tiles.hpp"
 #include "kernels/cpu/variant.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -13,7 +13,7 @@ constexpr KernelTable table =
 constexpr KernelTable emulated =
     Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>, DotInt8<Avx2>, DotInt4<Avx2>>::table("avx512-emulated", true);
 
-constexpr KernelTable emulated_amx = with_tiles<Avx2, EmulatedTiles>(emulated, "amx-emulated");
+constexpr KernelTable emulated_amx = with_amx<Avx2, EmulatedTiles>(emulated, "amx-emulated");
 
 }  // namespace
 

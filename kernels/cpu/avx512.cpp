@@ -1,8 +1,8 @@
 // The avx512 variant without vdpbf16ps, and amx. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 // -mprfchw.
+#include "kernels/cpu/amx_matmul.hpp"
 #include "kernels/cpu/amx_tiles.hpp"
 #include "kernels/cpu/isa_avx512.hpp"
-#include "kernels/cpu/quantized_tiles.hpp"
 #include "kernels/cpu/variant.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -11,7 +11,7 @@ namespace {
 constexpr KernelTable table =
     Variant<Avx512, DotBf16Fma<Avx512>, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512", true);
 
-constexpr KernelTable with_amx = with_tiles<Avx512, AmxTiles>(table, "amx");
+constexpr KernelTable amx_table = with_amx<Avx512, AmxTiles>(table, "amx");
 
 }  // namespace
 
@@ -19,7 +19,7 @@ const KernelTable* avx512_kernels() {
     return &table;
 }
 const KernelTable* amx_kernels() {
-    return &with_amx;
+    return &amx_table;
 }
 
 }  // namespace longhaul::kernels::cpu

@@ -3,9 +3,9 @@
 //
 // Threads: a Team, called at most once per operation; an operation with less work than a call is worth stays on the
 // calling thread. Outputs are distributed, never sums, so the number of threads does not change any bit. Workspace,
-// grown on demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, about 200 KB per thread at
-// head_dim 128 and the deferred chunk results (cpu_attention.cpp): at most a tenth of the keys and values that the call
-// reads.
+// grown on demand and kept: the rows of matmul inputs that share a pass (at most 48 * K * 4 bytes) and, for attention,
+// about 200 KB per thread at head_dim 128 and the deferred chunk results (cpu_attention.cpp): at most a tenth of the
+// keys and values that the call reads.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@
 #include "kernels/delta_rule.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/linear_attention.hpp"
-#include "kernels/quantized.hpp"
 #include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -142,10 +141,8 @@ class CpuDevice final : public HostDevice, private DeltaRule {
     // in cpu_pack.cpp
     void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
     // in cpu_matmul.cpp
-    /// Maximum rows that share one pass over weights of a type.
-    [[nodiscard]] std::int64_t block_rows_of(DType dtype) const {
-        return is_quantized(dtype) ? table_.quantized_block_rows : block_rows;
-    }
+    /// Maximum rows that share one pass over the weights.
+    [[nodiscard]] std::int64_t block_rows_of(const Matrix& w) const;
     void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                        const MatmulOutput& out);
     void multiply(std::span<const MatmulPart> parts);

@@ -46,7 +46,7 @@ void CpuDevice::matmuls(std::span<const MatmulCall> calls, std::int64_t x_stride
         if (!parts.empty()) multiply(parts);
         parts.clear();
     };
-    const std::int64_t max_rows = calls.empty() ? 0 : block_rows_of(calls.front().w->dtype);
+    const std::int64_t max_rows = calls.empty() ? 0 : block_rows_of(*calls.front().w);
     for (const MatmulCall& call : calls) {
         if (call.num_rows > max_rows) {
             matmul(*call.w, call.x, x_stride, call.num_rows, call.y);
@@ -74,7 +74,7 @@ void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t 
                               const MatmulOutput& out) {
     check_matmul(w, x_stride, num_rows);
     const std::int64_t row_bytes = x_stride * bytes_of(w.dtype);
-    const std::int64_t max_rows = block_rows_of(w.dtype);
+    const std::int64_t max_rows = block_rows_of(w);
     const std::int64_t passes = (num_rows + max_rows - 1) / max_rows;
     for (std::int64_t p = 0; p < passes; ++p) {
         const std::int64_t first = p * num_rows / passes;

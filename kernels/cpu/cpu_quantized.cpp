@@ -110,6 +110,14 @@ std::int64_t CpuDevice::quantized_block_bytes(const Matrix& geometry) {
     return Packed(geometry).block_bytes;
 }
 
+std::int64_t CpuDevice::block_rows_of(const Matrix& w) const {
+    if (!is_quantized(w.dtype)) return block_rows;
+    const Packed packed(w);
+    const bool whole =
+        fills_blocks(packed.num_groups * packed.inputs_of_group(), packed.num_blocks * packed.block_length);
+    return whole ? table_.quantized_block_rows : block_rows;
+}
+
 void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matrix) {
     const Packed packed(matrix);
     const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
@@ -153,7 +161,7 @@ void CpuDevice::multiply_quantized(std::span<const MatmulPart> parts) {
     const Packed packed(w);
     const QuantizedKernels& kernels = packed.int8 ? table_.int8 : table_.int4;
     const std::int64_t num_rows = rows_of(parts);
-    // Tiles have whole blocks, and may read a row more than there is (quantized_tiles.hpp).
+    // Tiles have whole blocks, and may read a row of a block more than there is (amx_matmul.hpp).
     const std::int64_t words_of_row = packed.num_blocks * packed.block_length / 4;
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
     auto* words = words_.get<std::uint32_t>(num_rows * words_of_row + packed.block_length / 4);

@@ -1,6 +1,6 @@
-// The kernels of one processor variant (avx2.cpp, avx512.cpp) as called by CpuDevice: inner loops only, plain functions
-// over plain structs. CpuDevice checks arguments, distributes the work over threads and sets FTZ/DAZ; it is compiled
-// for any x86-64.
+// The kernels of one processor variant (avx2.cpp, avx512.cpp, avx512_bf16.cpp) as called by CpuDevice: inner loops
+// only, plain functions over plain structs. CpuDevice checks arguments, distributes the work over threads and sets
+// FTZ/DAZ; it is compiled for any x86-64.
 //
 // "The wall" between a variant and the rest of the program: a variant is compiled with processor flags that the machine
 // may not have, so it must not emit inline functions with external linkage (the linker could keep that copy for the
@@ -91,8 +91,7 @@ struct Sums {
     std::int64_t first;
 };
 
-/// y[r, n] of all rows (at most block_rows, if quantized KernelTable::quantized_block_rows) for the outputs of a
-/// BlockRange.
+/// y[r, n] of all rows (at most block_rows) for the outputs of a BlockRange.
 struct MatmulJob {
     const std::byte* weights;  ///< laid out as in BlockPlaces
     std::int64_t num_outputs;
@@ -109,8 +108,13 @@ struct BlockRange {
     std::int64_t first, end, part_end;
 };
 
+/// Whether the inputs of quantized weights fill their blocks of inputs almost: `in_blocks` counts whole blocks.
+[[gnu::always_inline]] inline bool fills_blocks(std::int64_t inputs, std::int64_t in_blocks) {
+    return 100 * inputs >= 85 * in_blocks;
+}
+
 /// Quantizes the bf16 inputs of a matmul with quantized weights (kernels/quantized.hpp):
-///   words        4 int8 each, [tile][group][step][row of tile] or as InputTiles (quantized_tiles.hpp)
+///   words        4 int8 each, [tile][group][step][row of tile] or as AmxInputs (amx_matmul.hpp)
 ///   scales       f32 [tile][block][row of tile]
 ///   corrections  int32, indexed as scales: added to a block's integer sum, because weights are stored with an offset
 struct QuantizeJob {
@@ -125,8 +129,8 @@ struct QuantizeJob {
     std::int32_t* corrections;
 };
 
-/// y[r, n] for 16-output blocks of all rows, as MatmulJob. A block of outputs is [slice][group] of 64 bytes, followed
-/// by its scales, bf16 [slice][block][16].
+/// y[r, n] for 16-output blocks of all rows (at most KernelTable::quantized_block_rows), as MatmulJob. A block of
+/// outputs is [slice][group] of 64 bytes, followed by its scales, bf16 [slice][block][16].
 struct QuantizedJob {
     const std::byte* weights;
     std::int64_t block_bytes;
@@ -306,7 +310,7 @@ struct KernelTable {
     bool streams_kv;                ///< whether attention of few rows streams keys and values (AttentionUnit::streams)
     std::int64_t blocks_per_piece;  ///< minimum output blocks per work item, so that few tiles are partial
     std::int64_t blocks_together;   ///< see BlockPlaces
-    std::int64_t quantized_block_rows;  ///< maximum rows that share one pass over quantized weights
+    std::int64_t quantized_block_rows;  ///< maximum rows that share one pass over quantized weights that fill blocks
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);

@@ -42,19 +42,19 @@ struct SlicePlace {
 
 /// Calls `run` for all slices of the blocks of a range, so that the sums end in job.sums. Loop order: the weights of
 /// `slices_at_once` slices of one group of blocks stay in L1 and L2 while all row tiles use them, so they come from
-/// memory once per block_rows rows.
-template <class Job, class Run>
+/// memory once per pass. `MaxRows`: of a pass.
+template <std::int64_t MaxRows = block_rows, class Job, class Run>
 void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t slices_at_once, BlockRange range,
                     Run run) {
     constexpr std::int64_t max_width = 4 * lanes;
     const int log_slices = __builtin_ctzll(static_cast<unsigned long long>(job.num_slices));
-    alignas(64) float memory[SliceSums::max_levels * max_block_rows * max_width];
+    alignas(64) float memory[SliceSums::max_levels * MaxRows * max_width];
     for (std::int64_t b = range.first; b < range.end; b += blocks_at_once) {
         const std::int64_t blocks = range.end - b < blocks_at_once ? range.end - b : blocks_at_once;
         const std::int64_t width = blocks * lanes;
         const std::int64_t first_output = b * lanes;
         const std::int64_t valid = job.num_outputs - first_output;
-        const std::int64_t level_stride = (job.num_rows < block_rows ? block_rows : job.num_rows) * width;
+        const std::int64_t level_stride = MaxRows * width;
         const bool to_y = width <= valid;
         float* whole = memory + SliceSums::levels_before(job.num_slices - 1) * level_stride;
         const SliceSums sums{.spilled = memory,

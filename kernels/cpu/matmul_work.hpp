@@ -71,18 +71,29 @@ inline std::int64_t blocks_finished_at_once(const KernelTable& table, std::int64
 /// Capacity for them; a caller with a `finish` must not exceed it.
 constexpr std::int64_t max_finished_at_once = 32;
 
+/// multiply_into with a `finish`, for at most MaxRows rows. (A function of its own, because of its large frame.)
+template <std::int64_t MaxRows, class Multiply>
+[[gnu::noinline]] void multiply_and_finish(const MatmulOutput& out, std::int64_t first_row, std::int64_t num_rows,
+                                           std::int64_t at_once, BlockRange range, const Multiply& multiply) {
+    alignas(64) float sums[MaxRows * max_finished_at_once * lanes];
+    for (std::int64_t b = range.first; b < range.end; b += at_once) {
+        const std::int64_t end = std::min(b + at_once, range.end);
+        const std::int64_t stride = (end - b) * lanes;
+        multiply(BlockRange{b, end, range.part_end}, Sums{sums, stride, b * lanes});
+        out.finish({first_row, num_rows, b, end, sums, stride});
+    }
+}
+
 /// Computes the blocks of `range` for `num_rows` rows from `first_row` on and stores or finishes them.
 /// multiply(BlockRange, Sums) computes the sums.
 template <class Multiply>
 void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64_t first_row, std::int64_t num_rows,
                    std::int64_t at_once, BlockRange range, const Multiply& multiply) {
     if (!out.finish) return multiply(range, Sums{out.sums + first_row * num_outputs, num_outputs, 0});
-    alignas(64) float sums[max_block_rows * max_finished_at_once * lanes];
-    for (std::int64_t b = range.first; b < range.end; b += at_once) {
-        const std::int64_t end = std::min(b + at_once, range.end);
-        const std::int64_t stride = (end - b) * lanes;
-        multiply(BlockRange{b, end, range.part_end}, Sums{sums, stride, b * lanes});
-        out.finish({first_row, num_rows, b, end, sums, stride});
+    if (num_rows <= block_rows) {
+        multiply_and_finish<block_rows>(out, first_row, num_rows, at_once, range, multiply);
+    } else {
+        multiply_and_finish<max_block_rows>(out, first_row, num_rows, at_once, range, multiply);
     }
 }
 

@@ -47,12 +47,15 @@ struct InputPlace {
     }
 };
 
-/// Inputs as words: [tile][group][step][row of tile].
+/// Inputs as words: [tile][group][step][row of tile], and their corrections.
 template <class Dot>
 struct InputWords {
     static RowTiles tiles(std::int64_t num_rows) { return tiles_of<Dot>(num_rows); }
 
     static void store(const std::int8_t* q, const QuantizeJob& job, const InputPlace& place) {
+        std::int32_t sum = 0;
+        for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
+        job.corrections[place.of_block(job.num_blocks)] = -Dot::offset * sum;
         std::uint32_t* to =
             job.words + (place.first_row * job.num_groups + place.first_group * place.rows) * Dot::steps + place.row;
         for (std::int64_t w = 0; w < place.num_groups * Dot::steps; ++w)
@@ -60,7 +63,7 @@ struct InputWords {
     }
 };
 
-/// Block numbers run over all slices. `Layout`: InputWords or InputTiles.
+/// Block numbers run over all slices. `Layout`: InputWords or AmxInputs.
 template <class Dot, class Layout>
 void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
     constexpr std::int64_t group = 4 * Dot::steps, groups_per_block = Dot::block / group;
@@ -81,11 +84,7 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num
             alignas(64) std::int8_t q[Dot::block];
             const auto* row = reinterpret_cast<const std::uint16_t*>(job.rows) + (first_row + r) * job.row_stride;
             place.row = r;
-            const std::int64_t index = place.of_block(job.num_blocks);
-            job.scales[index] = quantize_inputs<Dot>(row + begin, count, q);
-            std::int32_t sum = 0;
-            for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
-            job.corrections[index] = -Dot::offset * sum;
+            job.scales[place.of_block(job.num_blocks)] = quantize_inputs<Dot>(row + begin, count, q);
             Layout::store(q, job, place);
         }
     };

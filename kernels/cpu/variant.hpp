@@ -1,5 +1,5 @@
-// Builds the KernelTable of one variant from its register operations (`Isa`) and its `Dot` types. Used by avx2.cpp and
-// avx512.cpp.
+// Builds the KernelTable of one variant from its register operations (`Isa`) and its `Dot` types. Used by avx2.cpp,
+// avx512.cpp and avx512_bf16.cpp.
 #pragma once
 
 #include "kernels/cpu/attention.hpp"

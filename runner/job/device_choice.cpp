@@ -31,7 +31,9 @@ std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int t
     }
     if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
     names.insert(names.begin(), "auto");
-    refuse(settings, "kernels", list_words(names), settings.kernels, "this processor cannot run it");
+    refuse(settings, "kernels", list_words(names), settings.kernels,
+           settings.kernels == "amx" ? "needs a processor with amx_int8, and Linux 5.16 or newer that permits it"
+                                     : "this processor cannot run it");
 }
 
 /// Description of the cuBLAS library if kernels = cuda-cublas; "" for other kernels or without a GPU. Throws UsageError

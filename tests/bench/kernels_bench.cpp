@@ -190,8 +190,13 @@ int main(int argc, char** argv) {
         if (option == "--only" && i + 1 < argc) only = argv[++i];
         if (option == "--kernels" && i + 1 < argc) {
             const std::string name = argv[++i];
+            bench.variant = CpuVariant::reference;
             for (const CpuVariant variant : available_cpu_variants())
                 if (variant_name(variant) == name) bench.variant = variant;
+            if (bench.variant == CpuVariant::reference) {
+                std::fprintf(stderr, "kernels_bench: --kernels: expected avx2, avx512 or amx, as this processor has\n");
+                return 2;
+            }
         }
     }
     bench.device = make_cpu_device(bench.variant, bench.threads);

@@ -23,8 +23,8 @@ class FusedContract : public ContractTest {
 class FusedOnProcessors : public FusedContract {};
 
 const std::vector<DType> weight_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
-const std::vector<std::int64_t> row_counts = {1, 2,  3,  4,  5,  7,
-                                              8, 13, 16, 24, 49, 101};  // the last two: 2 and 3 passes
+const std::vector<std::int64_t> row_counts = {
+    1, 2, 3, 4, 5, 7, 8, 13, 16, 24, 49, 101};  // the last two: 2 and 3 passes (96 inputs are no whole blocks)
 
 /// bf16 rows of a weight matrix with 96 inputs.
 class Weights {
@@ -111,6 +111,33 @@ TEST_P(FusedOnProcessors, GatedMatmulIsMatmulThroughSilu) {
         }
     });
     EXPECT_GT(comparison.count(), 500'000);
+}
+
+/// Quantized inputs that fill their blocks, and more rows than share a pass over such weights.
+TEST_P(FusedOnProcessors, GatedMatmulOfWholeBlocks) {
+    constexpr std::int64_t inputs = 1024, width = 208;
+    Comparison comparison(GetParam());
+    on_devices([&](Device& device) {
+        Numbers numbers(86);
+        const auto bytes = rounded(numbers.normals(2 * width * inputs, 0.1F), DType::bf16);
+        const WeightRows rows{.data = bytes.data(), .num_rows = 2 * width, .row_stride = inputs, .num_columns = inputs};
+        for (const DType dtype : {DType::int8, DType::int4}) {
+            const Matrix plain = device.pack(dtype, {&rows, 1}, 8, inputs / 8);
+            const Matrix gated = device.pack_gated(dtype, {&rows, 1}, 8, inputs / 8);
+            for (const std::int64_t num_rows : {15, 48, 192, 250}) {
+                const OnDevice x(device, rounded(numbers.normals(num_rows * inputs), DType::bf16));
+                const Buffer sums(device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
+                const auto size = static_cast<std::size_t>(num_rows * width) * 2;
+                Guarded expected(device, size), actual(device, size);
+                device.layer_matmul(plain, x.data(), inputs, num_rows, sums.as<float>());
+                device.gate_mul(Gate::silu, sums.as<float>(), num_rows, width, DType::bf16, expected.data(), width);
+                device.gated_matmul(gated, Gate::silu, x.data(), inputs, num_rows, sums.as<float>(), DType::bf16,
+                                    actual.data(), width);
+                ASSERT_TRUE(comparison.equal(expected, actual, DType::bf16))
+                    << "type " << static_cast<int>(dtype) << ", " << num_rows << " rows";
+            }
+        }
+    });
 }
 
 /// The matmul after a gated matmul packs its inputs in parts, as the threads wrote them.

@@ -104,12 +104,12 @@ TEST_P(MatmulTest, ManyQuantizedInputsAndRowsEqualReference) {
     Numbers numbers(34);
     Comparison comparison(GetParam());
     for (const DType dtype : {DType::int8, DType::int4}) {
-        for (const Shape& shape : {Shape{40, 4700}, Shape{16, 9216}}) {
+        for (const Shape& shape : {Shape{40, 4700}, Shape{17, 9216}}) {
             const Weights weights(numbers, shape, DType::bf16);
             const Matrix expected_w = weights.pack(*reference_, dtype);
             const Matrix w = weights.pack(*device_, dtype);
             const std::int64_t stride = padded_inputs(shape.num_inputs);
-            for (const std::int64_t num_rows : {12, 17, 47, 193}) {
+            for (const std::int64_t num_rows : {10, 17, 47, 192, 193}) {
                 const auto x = rounded(inputs_of(numbers, num_rows, shape.num_inputs, stride), DType::bf16);
                 ASSERT_TRUE(comparison.equal(product(*reference_, expected_w, x, stride, num_rows),
                                              product(*device_, w, x, stride, num_rows), DType::f32))
@@ -123,7 +123,7 @@ TEST_P(MatmulTest, ManyQuantizedInputsAndRowsEqualReference) {
 /// Calls that a device computes together: as many rows as share a pass over the weights, more, and none.
 TEST_P(MatmulTest, SeveralAtOnceGiveTheBitsOfEach) {
     Numbers numbers(33);
-    const std::vector<std::int64_t> rows = {1, 1, 1, 0, 7, 40, 1, 60, 2, 47, 3};
+    const std::vector<std::int64_t> rows = {1, 1, 1, 0, 7, 40, 1, 60, 2, 200, 47, 3};
     for (const DType dtype : all_types) {
         for (const Shape& shape : {Shape{32, 16}, Shape{100, 130}, Shape{256, 688}}) {
             std::vector<Matrix> matrices;

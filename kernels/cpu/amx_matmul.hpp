@@ -10,8 +10,14 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Passes of fewer rows are faster by dot products: tiles take almost as long for 1 row as for 12.
-constexpr std::int64_t min_tile_rows = 12;
+/// Whether a matmul uses tiles; else dot products are faster. A tile takes almost as long for 1 row as for 12, and
+/// incomplete blocks take as long as complete ones (see fills_blocks). Measured on Granite Rapids, from caches.
+template <class Dot>
+[[gnu::always_inline]] inline bool uses_tiles(std::int64_t num_rows, std::int64_t num_groups, std::int64_t num_blocks) {
+    constexpr std::int64_t min_rows_per_tile = Dot::block == 64 ? 10 : 14;
+    if (!fills_blocks(num_groups * 4 * Dot::steps, num_blocks * Dot::block)) return false;
+    return num_rows >= block_rows || num_rows >= min_rows_per_tile * ((num_rows + 15) / 16);
+}
 
 [[gnu::always_inline]] inline RowTiles tiles_of_sixteen(std::int64_t num_rows) {
     return {num_rows, (num_rows + 15) / 16};
@@ -19,7 +25,7 @@ constexpr std::int64_t min_tile_rows = 12;
 
 /// Inputs as tiles: [tile][block][row of tile][Dot::block], zeros beyond the last input of a slice.
 template <class Dot>
-struct InputTiles {
+struct AmxInputs {
     static RowTiles tiles(std::int64_t num_rows) { return tiles_of_sixteen(num_rows); }
 
     static void store(const std::int8_t* q, const QuantizeJob& job, const InputPlace& place) {
@@ -29,24 +35,25 @@ struct InputTiles {
 };
 
 template <class Dot>
-void quantize_for_tiles(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
-    if (job.num_rows < min_tile_rows) return quantize_blocks<Dot, InputWords<Dot>>(job, part, num_parts);
-    quantize_blocks<Dot, InputTiles<Dot>>(job, part, num_parts);
+void quantize_for_amx(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
+    if (!uses_tiles<Dot>(job.num_rows, job.num_groups, job.num_blocks))
+        return quantize_blocks<Dot, InputWords<Dot>>(job, part, num_parts);
+    quantize_blocks<Dot, AmxInputs<Dot>>(job, part, num_parts);
 }
 
 /// The matmul of one QuantizedJob.
 template <class Isa, class Tiles, class Dot>
-class TileMatmul {
+class AmxMatmul {
   public:
-    explicit TileMatmul(const QuantizedJob& job)
+    explicit AmxMatmul(const QuantizedJob& job)
         : job_(job),
-          tiles_(tiles_of_sixteen(job.num_rows)),
-          unit_(tiles_.largest(), Dot::block),
+          row_tiles_(tiles_of_sixteen(job.num_rows)),
+          tile_unit_(row_tiles_.largest(), Dot::block),
           num_blocks_(job.num_slices * job.blocks_per_slice),
-          lines_at_once_((groups_per_block + tiles_.num_tiles - 1) / tiles_.num_tiles) {}
+          lines_at_once_((groups_per_block + row_tiles_.num_tiles - 1) / row_tiles_.num_tiles) {}
 
     void run(BlockRange range) {
-        for_each_place(job_, 1, job_.num_slices, range, [&](const SlicePlace& place) { run(place); });
+        for_each_place<max_block_rows>(job_, 1, job_.num_slices, range, [&](const SlicePlace& place) { run(place); });
     }
 
   private:
@@ -66,7 +73,7 @@ class TileMatmul {
             const std::int64_t left = num_blocks_ - b, count = left < blocks_at_once ? left : blocks_at_once;
             widen(weights, b, count);
             widen_scales(scales + b * lanes * 2, count);
-            for (std::int64_t t = 0; t < tiles_.num_tiles; ++t) multiply(place, b, count, t);
+            for (std::int64_t t = 0; t < row_tiles_.num_tiles; ++t) multiply(place, b, count, t);
         }
     }
 
@@ -105,12 +112,12 @@ class TileMatmul {
 
     /// Adds the products of the widened blocks to the sums of row tile `t`.
     void multiply(const SlicePlace& place, std::int64_t first, std::int64_t count, std::int64_t t) {
-        const std::int64_t row = tiles_.first(t), rows = tiles_.first(t + 1) - row;
+        const std::int64_t row = row_tiles_.first(t), rows = row_tiles_.first(t + 1) - row;
         const std::int64_t at = row * num_blocks_ + first * rows;
         const auto* inputs = reinterpret_cast<const std::int8_t*>(job_.words) + at * Dot::block;
         for (std::int64_t b = 0; b < count; ++b) {
             for (std::int64_t i = 0; i < lines_at_once_; ++i, ahead_ += group_bytes) __builtin_prefetch(ahead_, 0, 3);
-            unit_.multiply(inputs + b * rows * Dot::block, weights_ + b * tile_bytes, products_[b]);
+            tile_unit_.multiply(inputs + b * rows * Dot::block, weights_ + b * tile_bytes, products_[b]);
         }
         for (std::int64_t r = 0; r < rows; r += rows_at_once) {
             const AddedRows added{.in_tile = r,
@@ -132,7 +139,7 @@ class TileMatmul {
         SliceSums to;
     };
 
-    /// (Computes rows_at_once rows, also if there are fewer.)
+    /// (Computes rows_at_once rows, also if there are fewer: it reads up to three input scales past the last tile's.)
     [[gnu::always_inline]] void add(std::int64_t first, std::int64_t end, const AddedRows& rows) const {
         Floats sum[rows_at_once][regs];
         if (first % job_.blocks_per_slice != 0) {
@@ -187,8 +194,8 @@ class TileMatmul {
     }
 
     const QuantizedJob& job_;
-    RowTiles tiles_;
-    Tiles unit_;
+    RowTiles row_tiles_;
+    Tiles tile_unit_;
     std::int64_t num_blocks_;     ///< of inputs
     std::int64_t lines_at_once_;  ///< that each product prefetches
     const std::byte* ahead_ = nullptr;
@@ -199,19 +206,21 @@ class TileMatmul {
 };
 
 template <class Isa, class Tiles, class Dot>
-void quantized_matmul_by_tiles(const QuantizedJob& job, BlockRange range) {
-    if (job.num_rows < min_tile_rows) return quantized_matmul_blocks<Isa, Dot>(job, range);
-    TileMatmul<Isa, Tiles, Dot>(job).run(range);
+void quantized_matmul_by_amx(const QuantizedJob& job, BlockRange range) {
+    const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
+    if (!uses_tiles<Dot>(job.num_rows, num_groups, job.num_slices * job.blocks_per_slice))
+        return quantized_matmul_blocks<Isa, Dot>(job, range);
+    AmxMatmul<Isa, Tiles, Dot>(job).run(range);
 }
 
 /// Replaces what tiles compute faster.
 template <class Isa, class Tiles>
-constexpr KernelTable with_tiles(KernelTable table, const char* name) {
+constexpr KernelTable with_amx(KernelTable table, const char* name) {
     table.name = name;
     table.quantized_block_rows = max_block_rows;
-    table.int8 = {quantize_for_tiles<DotInt8<Isa>>, quantized_matmul_by_tiles<Isa, Tiles, DotInt8<Isa>>};
+    table.int8 = {quantize_for_amx<DotInt8<Isa>>, quantized_matmul_by_amx<Isa, Tiles, DotInt8<Isa>>};
     if constexpr (requires { &Tiles::peak; }) table.peak_int8 = Tiles::peak;
-    table.int4 = {quantize_for_tiles<DotInt4<Isa>>, quantized_matmul_by_tiles<Isa, Tiles, DotInt4<Isa>>};
+    table.int4 = {quantize_for_amx<DotInt4<Isa>>, quantized_matmul_by_amx<Isa, Tiles, DotInt4<Isa>>};
     return table;
 }
 
