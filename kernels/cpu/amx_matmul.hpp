@@ -10,17 +10,17 @@
 
 namespace longhaul::kernels::cpu {
 
+[[gnu::always_inline]] inline RowTiles tiles_of_sixteen(std::int64_t num_rows) {
+    return {num_rows, (num_rows + 15) / 16};
+}
+
 /// Whether a matmul uses tiles; else dot products are faster. A tile takes almost as long for 1 row as for 12, and
 /// incomplete blocks take as long as complete ones (see fills_blocks). Measured on Granite Rapids, from caches.
 template <class Dot>
 [[gnu::always_inline]] inline bool uses_tiles(std::int64_t num_rows, std::int64_t num_groups, std::int64_t num_blocks) {
     constexpr std::int64_t min_rows_per_tile = Dot::block == 64 ? 10 : 14;
     if (!fills_blocks(num_groups * 4 * Dot::steps, num_blocks * Dot::block)) return false;
-    return num_rows >= block_rows || num_rows >= min_rows_per_tile * ((num_rows + 15) / 16);
-}
-
-[[gnu::always_inline]] inline RowTiles tiles_of_sixteen(std::int64_t num_rows) {
-    return {num_rows, (num_rows + 15) / 16};
+    return num_rows >= block_rows || num_rows >= min_rows_per_tile * tiles_of_sixteen(num_rows).num_tiles;
 }
 
 /// Inputs as tiles: [tile][block][row of tile][Dot::block], zeros beyond the last input of a slice.

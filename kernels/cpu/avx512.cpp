@@ -1,5 +1,5 @@
 // The avx512 variant without vdpbf16ps, and amx. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-// -mprfchw.
+// -mprfchw -mamx-tile -mamx-int8.
 #include "kernels/cpu/amx_matmul.hpp"
 #include "kernels/cpu/amx_tiles.hpp"
 #include "kernels/cpu/isa_avx512.hpp"

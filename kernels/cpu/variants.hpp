@@ -11,12 +11,8 @@ namespace longhaul::kernels::cpu {
 /// The kernels of `variant`; nullptr if the processor cannot run them, and for the reference.
 const KernelTable* table_of(CpuVariant variant);
 
-enum class TestVariant {
-    avx512_fma,       ///< CpuVariant::avx512 is one of these two, whichever is faster
-    avx512_bf16,      ///<
-    avx512_emulated,  ///< kernel_table.hpp; needs AVX2
-    amx_emulated,     ///<
-};
+/// Both kinds of CpuVariant::avx512, which is the faster of them, and emulations that need AVX2 (kernel_table.hpp).
+enum class TestVariant { avx512_fma, avx512_bf16, avx512_emulated, amx_emulated };
 
 /// nullptr if the processor cannot run it.
 std::unique_ptr<Device> make_test_device(TestVariant variant, int threads);

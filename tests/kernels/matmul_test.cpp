@@ -120,6 +120,36 @@ TEST_P(MatmulTest, ManyQuantizedInputsAndRowsEqualReference) {
     }
 }
 
+/// Equal bits do not show which kernel ran: inputs packed for tiles do. In row 0 all inputs are 1, in the others 0; for
+/// tiles, a block of a row is together.
+TEST(AmxMatmul, TilesTakeWholeBlocksOfManyRows) {
+    if (!available(CpuVariant::avx2)) GTEST_SKIP() << "amx_emulated needs processor flags avx2 fma";
+    const auto packs_for_tiles = [](std::int64_t num_rows, std::int64_t slice_length) {
+        const std::int64_t inputs = 8 * slice_length, blocks = 8 * ((slice_length + 63) / 64);
+        std::vector<std::uint16_t> rows(static_cast<std::size_t>(num_rows * inputs), 0);
+        std::fill_n(rows.begin(), inputs, std::uint16_t{0x3f80});
+        std::vector<std::int8_t> packed(static_cast<std::size_t>(num_rows * blocks * 64 + 64));
+        std::vector<float> scales(static_cast<std::size_t>(num_rows * blocks));
+        std::vector<std::int32_t> corrections(scales.size());
+        cpu::amx_emulated_kernels()->int8.quantize({.rows = reinterpret_cast<const std::byte*>(rows.data()),
+                                                    .row_stride = inputs,
+                                                    .num_rows = num_rows,
+                                                    .slice_length = slice_length,
+                                                    .num_groups = inputs / 4,
+                                                    .num_blocks = blocks,
+                                                    .words = reinterpret_cast<std::uint32_t*>(packed.data()),
+                                                    .scales = scales.data(),
+                                                    .corrections = corrections.data()},
+                                                   0, 1);
+        return std::all_of(packed.begin(), packed.begin() + 32, [](std::int8_t q) { return q == 127; });
+    };
+    for (const std::int64_t num_rows : {10, 16, 20, 48, 49, 192})
+        EXPECT_TRUE(packs_for_tiles(num_rows, 64)) << num_rows;
+    for (const std::int64_t num_rows : {2, 9, 17, 19}) EXPECT_FALSE(packs_for_tiles(num_rows, 64)) << num_rows;
+    EXPECT_TRUE(packs_for_tiles(16, 56));
+    EXPECT_FALSE(packs_for_tiles(16, 48));
+}
+
 /// Calls that a device computes together: as many rows as share a pass over the weights, more, and none.
 TEST_P(MatmulTest, SeveralAtOnceGiveTheBitsOfEach) {
     Numbers numbers(33);
