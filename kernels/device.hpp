@@ -331,8 +331,8 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512", "amx", "cuda", "cuda-exact", "cuda-cublas": recorded in the log and the run
-    /// folder.
+    /// "reference", "avx2", "avx512", "amx", "amx-bf16", "amx-bf16-emulated", "cuda", "cuda-exact", "cuda-cublas":
+    /// recorded in the log and the run folder.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
     /// Which of several devices this is, "GPU 1 of 4, NVIDIA H200"; "" if name() is enough.
@@ -564,10 +564,12 @@ class Device {
                                const std::byte* from_host, std::size_t head_stride);
 };
 
-enum class CpuVariant { reference, avx2, avx512, amx };
+enum class CpuVariant { reference, avx2, avx512, amx, amx_bf16 };
 
-/// Variants this processor can run, fastest last. The bf16 instruction of AVX-512 is used only if it passes a self-test
-/// (ALGORITHMS.md section 7), AMX only if the operating system permits it.
+/// Variants this processor can run, all with the same bits, fastest last. The bf16 instruction of AVX-512 is used only
+/// if it passes a self-test (ALGORITHMS.md section 7), AMX only if the operating system permits it. Not among them:
+/// amx_bf16, which any processor with AVX2 runs, with bits of its own (Bf16Order::blocks): by tiles that pass a
+/// self-test, or emulated.
 std::vector<CpuVariant> available_cpu_variants();
 std::string_view variant_name(CpuVariant variant);
 /// The processor flags a variant needs, "avx2 fma", for logs and tests.

@@ -31,10 +31,12 @@ bool runs_avx512_bf16() {
     return runs;
 }
 
-bool has_int8_tiles() {
+// Bits of cpuid that clang 14 has no names for.
+constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24, amx_int8 = 1U << 25;
+
+bool has_tiles(unsigned kind) {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned amx_tile = 1U << 24, amx_int8 = 1U << 25;  // clang 14 has no names for them
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_tile) != 0 && (edx & amx_int8) != 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_tile) != 0 && (edx & kind) != 0;
 }
 
 /// Whether the operating system lets this process use tile registers, for which it must ask (Linux: arch_prctl).
@@ -44,8 +46,19 @@ bool may_use_tiles() {
 }
 
 bool runs_amx() {
-    static const bool runs = runs_avx512() && has_int8_tiles() && may_use_tiles();
+    static const bool runs = runs_avx512() && has_tiles(amx_int8) && may_use_tiles();
     return runs;
+}
+
+bool runs_amx_bf16() {
+    static const bool runs = runs_amx() && has_tiles(amx_bf16) && cpu::amx_bf16_self_test();
+    return runs;
+}
+
+const cpu::KernelTable* amx_bf16_table() {
+    if (runs_amx_bf16()) return cpu::amx_bf16_kernels();
+    if (runs_avx512()) return cpu::amx_bf16_on_avx512_kernels();
+    return runs_avx2() ? cpu::amx_bf16_on_avx2_kernels() : nullptr;
 }
 
 /// The faster of both for bf16. vdpbf16ps multiplies twice as many numbers as a fused multiply-add, but takes four
@@ -82,6 +95,8 @@ std::string_view variant_name(CpuVariant variant) {
             return "avx512";
         case CpuVariant::amx:
             return "amx";
+        case CpuVariant::amx_bf16:
+            return "amx-bf16";
     }
     return "unknown";
 }
@@ -96,6 +111,8 @@ std::string_view variant_flags(CpuVariant variant) {
             return "avx512f avx512bw avx512vl avx512dq avx512_vnni";
         case CpuVariant::amx:
             return "avx512f avx512bw avx512vl avx512dq avx512_vnni amx_tile amx_int8";
+        case CpuVariant::amx_bf16:
+            return "avx2 fma, fast with amx_tile amx_bf16";
     }
     return "unknown";
 }
@@ -120,6 +137,8 @@ const KernelTable* table_of(CpuVariant variant) {
             return runs_avx512() ? &avx512_table() : nullptr;
         case CpuVariant::amx:
             return runs_amx() ? amx_kernels() : nullptr;
+        case CpuVariant::amx_bf16:
+            return amx_bf16_table();
     }
     return nullptr;
 }
@@ -137,6 +156,12 @@ std::unique_ptr<Device> make_test_device(TestVariant variant, int threads) {
             return device_if(runs_avx2(), avx512_emulated_kernels());
         case TestVariant::amx_emulated:
             return device_if(runs_avx2(), amx_emulated_kernels());
+        case TestVariant::amx_bf16:
+            return device_if(runs_amx_bf16(), amx_bf16_kernels());
+        case TestVariant::amx_bf16_on_avx512:
+            return device_if(runs_avx512(), amx_bf16_on_avx512_kernels());
+        case TestVariant::amx_bf16_on_avx2:
+            return device_if(runs_avx2(), amx_bf16_on_avx2_kernels());
     }
     return nullptr;
 }

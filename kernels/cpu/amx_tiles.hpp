@@ -8,23 +8,36 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// Configures the calling thread's tile registers while it exists. The instructions are written in assembly: GCC 12's
-/// intrinsics do not say that they read and write memory.
+/// The shapes of the tile registers, the operand of ldtilecfg.
+struct alignas(64) TileShapes {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::uint8_t reserved[14] = {};
+    std::uint16_t row_bytes[16] = {};
+    std::uint8_t rows[16] = {};
+
+    void set(int tile, std::int64_t num_rows, std::int64_t bytes) {
+        rows[tile] = static_cast<std::uint8_t>(num_rows);
+        row_bytes[tile] = static_cast<std::uint16_t>(bytes);
+    }
+};
+
+/// The calling thread's tile registers, configured while this exists. (Their instructions are written in assembly: GCC
+/// 12's intrinsics do not say that they read and write memory.)
+class ConfiguredTiles {
+  public:
+    explicit ConfiguredTiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory"); }
+    ConfiguredTiles(const ConfiguredTiles&) = delete;
+    ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
+    ~ConfiguredTiles() { asm volatile("tilerelease" ::: "memory"); }
+};
+
 class AmxTiles {
   public:
     static constexpr std::int64_t max_rows = 16;
 
     /// For products of `rows` rows (at most max_rows) over `depth` bytes (a multiple of 4, at most 64).
-    AmxTiles(std::int64_t rows, std::int64_t depth) : depth_(depth) {
-        Config config;
-        for (const int sums : sum_tiles) config.set(sums, rows, 64);
-        config.set(1, rows, depth);
-        config.set(2, depth / 4, 64);
-        asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
-    }
-    AmxTiles(const AmxTiles&) = delete;
-    AmxTiles& operator=(const AmxTiles&) = delete;
-    ~AmxTiles() { asm volatile("tilerelease" ::: "memory"); }
+    AmxTiles(std::int64_t rows, std::int64_t depth) : registers_(shapes_of(rows, depth)), depth_(depth) {}
 
     /// sums[row][output] = the sum over i of inputs[row][i] * weights[i / 4][output][i % 4], for `depth` inputs and 16
     /// outputs.
@@ -59,20 +72,15 @@ class AmxTiles {
   private:
     static constexpr int sum_tiles[] = {0, 3, 4, 5};  ///< all but the first only for `peak`
 
-    /// Operand of ldtilecfg.
-    struct alignas(64) Config {
-        std::uint8_t palette = 1;
-        std::uint8_t start_row = 0;
-        std::uint8_t reserved[14] = {};
-        std::uint16_t row_bytes[16] = {};
-        std::uint8_t rows[16] = {};
+    static TileShapes shapes_of(std::int64_t rows, std::int64_t depth) {
+        TileShapes shapes;
+        for (const int sums : sum_tiles) shapes.set(sums, rows, 64);
+        shapes.set(1, rows, depth);
+        shapes.set(2, depth / 4, 64);
+        return shapes;
+    }
 
-        void set(int tile, std::int64_t num_rows, std::int64_t bytes) {
-            rows[tile] = static_cast<std::uint8_t>(num_rows);
-            row_bytes[tile] = static_cast<std::uint16_t>(bytes);
-        }
-    };
-
+    ConfiguredTiles registers_;
     std::int64_t depth_;
 };
 

@@ -1,6 +1,7 @@
 // The avx512 variant with vdpbf16ps. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
 // -mprfchw.
 #include "kernels/cpu/isa_avx512.hpp"
+#include "kernels/cpu/self_test.hpp"
 #include "kernels/cpu/variant.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -41,23 +42,12 @@ constexpr KernelTable table =
     Variant<Avx512Bf16, DotBf16Native, DotF32<Avx512Bf16>, DotInt8<Avx512Bf16>, DotInt4<Avx512Bf16>>::table("avx512",
                                                                                                             true);
 
-/// Random numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
-struct Numbers {
-    std::uint64_t state = 20250401;
-
-    std::uint32_t next(std::uint32_t exponent_from, std::uint32_t exponents) {
-        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-        const auto bits = static_cast<std::uint32_t>(state >> 32);
-        return (bits & 0x807fffffU) | ((exponent_from + (bits >> 16 & 0xffffU) % exponents) << 23);
-    }
-};
-
 /// Whether the instruction agrees with two fused multiply-adds in 16 lanes.
 bool lanes_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t exponents) {
     alignas(64) std::uint32_t a[16], b[16], c[16];
     for (int i = 0; i < 16; ++i) {
-        a[i] = (numbers.next(exponent_from, exponents) & 0xffff0000U) | numbers.next(exponent_from, exponents) >> 16;
-        b[i] = (numbers.next(exponent_from, exponents) & 0xffff0000U) | numbers.next(exponent_from, exponents) >> 16;
+        a[i] = numbers.next_pair(exponent_from, exponents);
+        b[i] = numbers.next_pair(exponent_from, exponents);
         c[i] = numbers.next(2 * exponent_from - 127 + exponents / 2, exponents);
     }
     const __m512 x = _mm512_load_ps(a);
@@ -77,16 +67,13 @@ const KernelTable* avx512_bf16_kernels() {
 }
 
 bool avx512_bf16_self_test() {
-    constexpr unsigned flush_denormals = 0x8040;
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(saved | flush_denormals);
+    const FlushHere flush;
     Numbers numbers;
     bool agree = true;
     for (int i = 0; i < 256; ++i) {
         agree = agree && lanes_agree(numbers, 120, 12);  // sums of similar magnitude: rounding and cancellation
         agree = agree && lanes_agree(numbers, 64, 12);   // around the smallest normal number: flushing
     }
-    _mm_setcsr(saved);
     return agree;
 }
 

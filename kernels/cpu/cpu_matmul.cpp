@@ -91,7 +91,10 @@ void CpuDevice::multiply(std::span<const MatmulPart> parts) {
     const std::int64_t per_group = bf16 ? 2 : 1;
     const std::int64_t num_groups = w.num_inputs / per_group;
     const std::int64_t num_rows = rows_of(parts);
-    const std::int64_t words_of_row = num_groups * (bf16 ? table_.bf16_steps : 1);
+    const std::int64_t groups_per_slice = w.slice_length / per_group;
+    const std::int64_t unit_of_slice = bf16 ? table_.bf16_slice_unit : 1;
+    const std::int64_t packed_groups = (groups_per_slice + unit_of_slice - 1) / unit_of_slice * unit_of_slice;
+    const std::int64_t words_of_row = w.num_slices * packed_groups * (bf16 ? table_.bf16_steps : 1);
     const BlockPlaces places = places_of(w);
     auto* words = words_.get<std::uint32_t>(num_rows * words_of_row);
     const auto words_of = [&](const MatmulPart& part) { return words + part.first_packed * words_of_row; };
@@ -116,6 +119,7 @@ void CpuDevice::multiply(std::span<const MatmulPart> parts) {
                             .row_stride = part.rows.stride,
                             .num_rows = part.rows.count,
                             .num_groups = num_groups,
+                            .groups_per_slice = groups_per_slice,
                             .words = words_of(part)},
                            share, num_shares);
         },
@@ -124,7 +128,7 @@ void CpuDevice::multiply(std::span<const MatmulPart> parts) {
             const MatmulJob job{.weights = part.w->data.data(),
                                 .num_outputs = w.num_outputs,
                                 .num_slices = w.num_slices,
-                                .groups_per_slice = w.slice_length / per_group,
+                                .groups_per_slice = groups_per_slice,
                                 .words = words_of(part),
                                 .num_rows = part.rows.count,
                                 .sums = {}};

@@ -111,7 +111,7 @@ std::int64_t CpuDevice::quantized_block_bytes(const Matrix& geometry) {
 }
 
 std::int64_t CpuDevice::block_rows_of(const Matrix& w) const {
-    if (!is_quantized(w.dtype)) return block_rows;
+    if (!is_quantized(w.dtype)) return w.dtype == DType::bf16 ? table_.bf16_block_rows : block_rows;
     const Packed packed(w);
     const bool whole =
         fills_blocks(packed.num_groups * packed.inputs_of_group(), packed.num_blocks * packed.block_length);

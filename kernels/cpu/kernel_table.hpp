@@ -74,6 +74,7 @@ struct BlockPlaces {
 ///   f32                 1 step:  the input
 ///   bf16, FMA           2 steps: the odd element of the pair, then the even one, both widened to f32
 ///   bf16, vdpbf16ps     1 step:  the pair as it is in memory
+/// or for tiles of bf16 as bf16_tile_matmul.hpp states.
 /// Tile t begins at word first(t) * groups * steps. Part `part` of `num_parts` packs its share of the groups of all
 /// tiles.
 struct PackJob {
@@ -81,6 +82,7 @@ struct PackJob {
     std::int64_t row_stride;  ///< elements
     std::int64_t num_rows;
     std::int64_t num_groups;
+    std::int64_t groups_per_slice;
     std::uint32_t* words;
 };
 
@@ -304,8 +306,10 @@ struct ChunkPrefetch {
 
 struct KernelTable {
     const char* name;
-    std::int64_t bf16_steps;     ///< words per bf16 group and row: 2 or 1
-    std::int64_t max_tile_bf16;  ///< maximum rows of a tile, except in small matmuls (max_matmul_rows)
+    std::int64_t bf16_steps;       ///< words per bf16 group and row: 2 or 1
+    std::int64_t bf16_slice_unit;  ///< groups: the packed inputs of a slice are padded to a multiple
+    std::int64_t bf16_block_rows;  ///< maximum rows that share one pass over bf16 weights
+    std::int64_t max_tile_bf16;    ///< maximum rows of a tile, except in small matmuls (max_matmul_rows)
     std::int64_t max_tile_f32;
     bool streams_kv;                ///< whether attention of few rows streams keys and values (AttentionUnit::streams)
     std::int64_t blocks_per_piece;  ///< minimum output blocks per work item, so that few tiles are partial
@@ -361,11 +365,17 @@ const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();       ///< bf16 by fused multiply-adds
 const KernelTable* avx512_bf16_kernels();  ///< bf16 by vdpbf16ps
 const KernelTable* amx_kernels();          ///< as avx512_kernels, with int8 and int4 weights by matrix tiles
+/// bf16 weights by matrix tiles, in their order (numerics.hpp): by AMX, or emulated with AVX-512 or AVX2.
+const KernelTable* amx_bf16_kernels();
+const KernelTable* amx_bf16_on_avx512_kernels();
+const KernelTable* amx_bf16_on_avx2_kernels();
 /// The blocking and layouts of avx512 and amx, with vdpbf16ps and tiles emulated, to test their index arithmetic on
 /// machines without the instructions. Not offered as variants; they require AVX2.
 const KernelTable* avx512_emulated_kernels();
 const KernelTable* amx_emulated_kernels();
 /// Whether vdpbf16ps gives the bits of two fused multiply-adds, odd element first. Requires AVX512_BF16.
 bool avx512_bf16_self_test();
+/// Whether tiles of bf16 add in the order of numerics.hpp. Requires AMX_BF16 and AVX-512.
+bool amx_bf16_self_test();
 
 }  // namespace longhaul::kernels::cpu

@@ -88,6 +88,8 @@ struct Variant {
         return KernelTable{
             .name = name,
             .bf16_steps = Bf16::steps,
+            .bf16_slice_unit = 1,
+            .bf16_block_rows = block_rows,
             .max_tile_bf16 = Bf16::max_rows,
             .max_tile_f32 = F32::max_rows,
             .streams_kv = streams_kv,

@@ -16,8 +16,8 @@
 
 namespace longhaul::kernels {
 
-std::unique_ptr<Device> make_reference_device(int threads) {
-    return std::make_unique<reference::ReferenceDevice>(threads);
+std::unique_ptr<Device> make_reference_device(int threads, Bf16Order order) {
+    return std::make_unique<reference::ReferenceDevice>(threads, order);
 }
 
 namespace reference {
@@ -33,11 +33,29 @@ float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_
     return sum;
 }
 
+/// One slice of bf16 in blocks (Bf16Order::blocks).
+float slice_sum_in_blocks(const std::byte* w, const std::byte* x, std::int64_t first, std::int64_t length) {
+    float sum = 0.0F;
+    for (std::int64_t block = 0; block < length; block += bf16_block) {
+        std::array<float, 2> even_odd{};
+        for (std::int64_t i = block; i < block + bf16_block; ++i) {
+            const float weight = i < length ? load_as_f32(w, DType::bf16, first + i) : 0.0F;
+            const float input = i < length ? load_as_f32(x, DType::bf16, first + i) : 0.0F;
+            even_odd[i % 2] = std::fma(weight, input, even_odd[i % 2]);
+        }
+        sum += even_odd[0] + even_odd[1];
+    }
+    return sum;
+}
+
 /// One output: its slices, added as a balanced tree.
-float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x_row) {
+float output_of(const Matrix& matrix, Bf16Order order, const std::byte* w_row, const std::byte* x_row) {
+    const bool in_blocks = matrix.dtype == DType::bf16 && order == Bf16Order::blocks;
     std::array<float, 8> sums{};
     for (int s = 0; s < matrix.num_slices; ++s) {
-        sums[s] = slice_sum(matrix.dtype, w_row, x_row, s * matrix.slice_length, matrix.slice_length);
+        const std::int64_t first = s * matrix.slice_length, length = matrix.slice_length;
+        sums[s] = in_blocks ? slice_sum_in_blocks(w_row, x_row, first, length)
+                            : slice_sum(matrix.dtype, w_row, x_row, first, length);
     }
     return tree_of_slices(sums, matrix.num_slices);
 }
@@ -109,7 +127,7 @@ void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x
         for (std::int64_t n = first; n < end; ++n) {
             for (std::int64_t r = 0; r < num_rows; ++r) {
                 y[r * w.num_outputs + n] =
-                    output_of(w, w.data.data() + n * w.num_inputs * element, x + r * x_stride * element);
+                    output_of(w, order_, w.data.data() + n * w.num_inputs * element, x + r * x_stride * element);
             }
         }
     });

@@ -8,18 +8,19 @@
 
 #include "kernels/host_memory.hpp"
 #include "kernels/linear_attention.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::kernels {
 
 /// `threads`: the result of threads(), and the number of threads among which the outputs of a matmul or attention are
-/// divided.
-std::unique_ptr<Device> make_reference_device(int threads);
+/// divided. `order`: of matmuls with bf16 weights.
+std::unique_ptr<Device> make_reference_device(int threads, Bf16Order order = Bf16Order::pairs);
 
 namespace reference {
 
 class ReferenceDevice final : public HostDevice, private DeltaRule {
   public:
-    explicit ReferenceDevice(int threads) : threads_(threads) {}
+    ReferenceDevice(int threads, Bf16Order order) : threads_(threads), order_(order) {}
 
     [[nodiscard]] std::string_view name() const override { return "reference"; }
     [[nodiscard]] int threads() const override { return threads_; }
@@ -81,6 +82,7 @@ class ReferenceDevice final : public HostDevice, private DeltaRule {
                 std::span<const std::int32_t> slots) override;
 
     int threads_;
+    Bf16Order order_;
 };
 
 /// Byte offset of one key (or value) in a page.

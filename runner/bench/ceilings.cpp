@@ -11,6 +11,8 @@ namespace longhaul::runner {
 namespace {
 
 kernels::CpuVariant variant_of(const kernels::Device& device) {
+    if (device.name().starts_with(kernels::variant_name(kernels::CpuVariant::amx_bf16)))
+        return kernels::CpuVariant::amx_bf16;
     for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
         if (kernels::variant_name(variant) == device.name()) return variant;
     }

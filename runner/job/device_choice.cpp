@@ -10,7 +10,8 @@
 namespace longhaul::runner {
 namespace {
 
-const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512", "amx"};
+const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512", "amx", "amx-bf16"};
+const std::string amx_bf16{kernels::variant_name(kernels::CpuVariant::amx_bf16)};
 const std::vector<std::string> gpu_kernels{"auto", "cuda", "cuda-exact", "cuda-cublas"};
 
 bool is_of(const std::string& kernels, const std::vector<std::string>& device) {
@@ -30,6 +31,8 @@ std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int t
         if (settings.kernels == names.back()) return kernels::make_cpu_device(variant, threads);
     }
     if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
+    if (settings.kernels == amx_bf16 && variants.size() > 1)
+        return kernels::make_cpu_device(kernels::CpuVariant::amx_bf16, threads);
     names.insert(names.begin(), "auto");
     refuse(settings, "kernels", list_words(names), settings.kernels,
            settings.kernels == "amx" ? "needs a processor with amx_int8, and Linux 5.16 or newer that permits it"
@@ -75,6 +78,8 @@ std::string resolved_device(const std::string& device, const std::string& kernel
 std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library) {
     const bool by_nccl = settings.all_reduce == "nccl", by_cublas = settings.kernels == "cuda-cublas";
     if (settings.kernels == "cuda-exact" && !by_nccl) return "cpu";
+    if (settings.device == "cpu" && settings.kernels == amx_bf16)
+        return "cpu " + amx_bf16 + ", tile numerics " + std::to_string(kernels::tile_numerics_version);
     if (settings.device != "cuda" || generation.empty()) return settings.device;
     std::string kind = "cuda-exact " + generation;
     if (settings.kernels != "cuda-exact")

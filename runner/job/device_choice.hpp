@@ -31,7 +31,8 @@ int gpu_of(int node_rank);
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
 /// Device kind: identifies the arithmetic that decides the bits of results, so it is part of the job's identity. "cpu"
-/// for CPUs and for kernels = cuda-exact, which gives the same bits. Otherwise "cuda sm_90, tensor numerics 2":
+/// for CPUs and for kernels = cuda-exact, which gives the same bits. "cpu amx-bf16, tile numerics 1" with kernels =
+/// amx-bf16 (kernels::tile_numerics_version). Otherwise "cuda sm_90, tensor numerics 2":
 /// the GPU's generation and kernels::tensor_numerics_version. With kernels = cuda-cublas also what the bits of the
 /// library depend on: "..., cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2", and with all-reduce = nccl the
 /// number of ranks, with any kernels: "..., sums by NCCL, tensor-parallel 2". `generation` and `library` are those of

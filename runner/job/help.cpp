@@ -92,7 +92,9 @@ std::string usage_line(const CommandSyntax& syntax) {
 
 std::string kernels_text() {
     std::string text;
-    for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
+    std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
+    if (variants.size() > 1) variants.push_back(kernels::CpuVariant::amx_bf16);
+    for (const kernels::CpuVariant variant : variants) {
         if (!text.empty()) text += ", ";
         text += kernels::variant_name(variant);
         const std::string flags(kernels::variant_flags(variant));

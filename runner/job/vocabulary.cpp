@@ -435,11 +435,13 @@ Section machine_section() {
          tensor_parallel_key(),
          integer("threads", Kind::execution, &Settings::threads, 0, 4096,
                  "threads per rank; 0 = its share of the node"),
-         choice("kernels", Kind::execution, &Settings::kernels,
-                {"auto", "reference", "avx2", "avx512", "amx", "cuda", "cuda-exact", "cuda-cublas"}, {},
-                "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
-                "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
-                "tensor-parallel; auto = the fastest that runs here"),
+         choice(
+             "kernels", Kind::execution, &Settings::kernels,
+             {"auto", "reference", "avx2", "avx512", "amx", "amx-bf16", "cuda", "cuda-exact", "cuda-cublas"}, {},
+             "CPU kernels, all with the same bits except amx-bf16, which is fast for prompts and batches on Xeons with "
+             "AMX; or GPU kernels: cuda is fast with its own bits, cuda-exact has "
+             "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
+             "tensor-parallel; auto = the fastest that runs here"),
          later(choice(
              "all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
              "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "

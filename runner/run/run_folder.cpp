@@ -59,11 +59,19 @@ constexpr const char* other_version =
 constexpr const char* other_device =
     "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, resumes what a CPU began, "
     "--allow-device-change resumes anyway";
+constexpr const char* began_in_blocks =
+    "their texts differ: kernels = amx-bf16 resumes it on any processor with AVX2, --allow-device-change resumes "
+    "anyway";
 
 [[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
                          const std::string& new_value, const char* fix = other_value) {
     throw UsageError(folder.root.string() + ": " + key + ": expected " + old_value +
                      " (this run was started with it), got " + new_value + "; " + fix);
+}
+
+const char* fix_of(const std::string& key, const std::string& old_value) {
+    if (key != "device") return other_value;
+    return old_value.starts_with("cpu amx-bf16") ? began_in_blocks : other_device;
 }
 
 std::string shown(const std::string& value) {
@@ -80,7 +88,7 @@ void compare(const RunFolder& folder, const std::map<std::string, std::string>& 
             const std::string old_value = before == old_values.end() ? "" : before->second;
             const std::string new_value = now == new_values.end() ? "" : now->second;
             if (old_value == new_value) continue;
-            refuse(folder, key, shown(old_value), shown(new_value), key == "device" ? other_device : other_value);
+            refuse(folder, key, shown(old_value), shown(new_value), fix_of(key, old_value));
         }
     }
 }

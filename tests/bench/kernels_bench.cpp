@@ -1,10 +1,10 @@
 // Question: how close are the kernels to the machine's limits?
 // Machine: any; its limits are measured and printed in the same run (kernels/ceilings.hpp).
 // Build: cmake --build build --target kernels_bench (not part of the default build)
-// Command: kernels_bench [--threads N] [--kernels avx2|avx512|amx] [--weights bf16|int8|int4] [--only PART] [--quick]
-// Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
-// bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of
-// single small operations, which is mostly overhead. Each matmul runs over enough copies of its matrix to exceed the
+// Command: kernels_bench [--threads N] [--kernels NAME] [--weights bf16|int8|int4] [--only PART]
+// [--quick] Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the
+// read bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time
+// of single small operations, which is mostly overhead. Each matmul runs over enough copies of its matrix to exceed the
 // cache. Values are medians over rounds; each round measures the bandwidth before and after the matmul, because on
 // shared machines it can halve within seconds. (Attention: `longhaul bench attention`.)
 #include <algorithm>
@@ -193,8 +193,11 @@ int main(int argc, char** argv) {
             bench.variant = CpuVariant::reference;
             for (const CpuVariant variant : available_cpu_variants())
                 if (variant_name(variant) == name) bench.variant = variant;
+            if (name == variant_name(CpuVariant::amx_bf16)) bench.variant = CpuVariant::amx_bf16;
             if (bench.variant == CpuVariant::reference) {
-                std::fprintf(stderr, "kernels_bench: --kernels: expected avx2, avx512 or amx, as this processor has\n");
+                std::fprintf(
+                    stderr,
+                    "kernels_bench: --kernels: expected avx2, avx512, amx or amx-bf16, as this processor has\n");
                 return 2;
             }
         }

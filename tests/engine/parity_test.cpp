@@ -122,6 +122,28 @@ TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
     }
 }
 
+// kernels = amx-bf16 have bits of their own, the same for any chunk, threads and ranks, also in a mixture of experts,
+// latent and linear attention.
+TEST(ParityInBlocks, AnyChunkAndNumberOfRanksGiveTheSameBits) {
+    if (kernels::available_cpu_variants().size() < 2) GTEST_SKIP() << "amx-bf16 needs processor flags avx2 fma";
+    for (const char* name :
+         {"llama-default-bf16", "gpt-oss-bf16-modern", "deepseek-v3-bf16", "qwen3-next-bf16-modern"}) {
+        SCOPED_TRACE(name);
+        const Golden golden = read_golden(name);
+        ASSERT_TRUE(golden.bf16);
+        const auto run = [&](kernels::CpuVariant variant, int ranks, std::int64_t chunk, int threads) {
+            return run_model(golden.folder, Precision::bf16, variant, golden.tokens, golden.positions, ranks, chunk,
+                             threads)
+                .logits();
+        };
+        const std::vector<float> logits = run(kernels::CpuVariant::amx_bf16, 1, 64, 2);
+        EXPECT_LT(greatest_error(logits, golden.logits) / range_of(golden.logits), 2e-2);
+        EXPECT_TRUE(same_bits(logits, run(kernels::CpuVariant::amx_bf16, 1, 1, 1)));
+        EXPECT_TRUE(same_bits(logits, run(kernels::CpuVariant::amx_bf16, 2, 33, 1)));
+        EXPECT_FALSE(same_bits(logits, run(best(), 1, 64, 1))) << "not computed in blocks?";
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Parity, ::testing::ValuesIn(golden_names()), [](const auto& info) {
     std::string name = info.param;
     std::replace_if(

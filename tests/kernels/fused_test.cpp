@@ -279,10 +279,13 @@ TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
 std::vector<DeviceCase> processors() {
     std::vector<DeviceCase> devices = exact_devices();
     devices.back() = device_case(CpuVariant::reference);
+    const std::vector<DeviceCase> in_blocks = devices_in_blocks();
+    devices.insert(devices.end(), in_blocks.begin(), in_blocks.end());
     return devices;
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, FusedContract, ::testing::ValuesIn(all_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(InBlocks, FusedContract, ::testing::ValuesIn(devices_in_blocks()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, FusedOnProcessors, ::testing::ValuesIn(processors()), name_of);
 
 /// A GPU: gates in tiles of 16 outputs for few and many rows, in blocks that compute all slices or a part of them, and

@@ -21,6 +21,7 @@
 #include "kernels/cpu/variants.hpp"
 #include "kernels/device.hpp"
 #include "kernels/numerics.hpp"
+#include "kernels/reference/reference_device.hpp"
 
 namespace longhaul::kernels::testing {
 
@@ -29,6 +30,7 @@ struct DeviceCase {
     std::string name;
     std::string needs;                                         ///< hardware requirement
     std::function<std::unique_ptr<Device>(int threads)> make;  ///< returns nullptr if the machine lacks it
+    Bf16Order order = Bf16Order::pairs;                        ///< of matmuls with bf16 weights
 
     friend void PrintTo(const DeviceCase& device, std::ostream* os) { *os << device.name; }
 };
@@ -77,6 +79,17 @@ inline std::vector<DeviceCase> exact_devices() {
             device_case(CpuVariant::amx),
             device_case(TestVariant::amx_emulated, "amx_emulated", CpuVariant::avx2, ""),
             exact_gpu()};
+}
+
+/// Devices with the bits of kernels = amx-bf16.
+inline std::vector<DeviceCase> devices_in_blocks() {
+    using cpu::TestVariant;
+    std::vector<DeviceCase> devices{
+        device_case(TestVariant::amx_bf16, "amx_bf16", CpuVariant::amx, " amx_bf16"),
+        device_case(TestVariant::amx_bf16_on_avx512, "amx_bf16_on_avx512", CpuVariant::avx512, ""),
+        device_case(TestVariant::amx_bf16_on_avx2, "amx_bf16_on_avx2", CpuVariant::avx2, "")};
+    for (DeviceCase& device : devices) device.order = Bf16Order::blocks;
+    return devices;
 }
 
 inline std::vector<DeviceCase> all_devices() {
@@ -230,7 +243,7 @@ class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
     }
 
     std::unique_ptr<Device> device_;
-    std::unique_ptr<Device> reference_ = make_cpu_device(CpuVariant::reference, 2);
+    std::unique_ptr<Device> reference_ = make_reference_device(2, GetParam().order);
 };
 
 /// Base of tests that check one device's own guarantees.

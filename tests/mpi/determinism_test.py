@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """One seed gives one text: the whole program over ranks, tensor parallel, batch, threads, kernels, drafts and kills.
 
-usage: determinism_test.py BINARY {pairwise_greedy,pairwise_sampled,killed} [COUNT [SEED]]
+usage: determinism_test.py BINARY {pairwise_greedy,pairwise_sampled,in_blocks,killed} [COUNT [SEED]]
 
 pairwise_greedy, pairwise_sampled
            Every pair of values of the factors below occurs in some run of the two cases (a covering array, built
            greedily from the seed). Each case does the runs of one temperature, which must all give the same SHA-256 of
            results.jsonl. COUNT: new tokens per item.
+in_blocks  Ranks, tensor parallel, batch, threads and drafts once more with kernels = amx-bf16.
 killed     Launches killed COUNT times at random moments and resumed, against an uninterrupted autoregressive run.
 
 Each run also checks that it tested something: drafts were accepted and rejected, trees branched, killed launches were
@@ -132,6 +133,19 @@ def pairwise_sampled(bench, tokens=24, seed=1):
     pairwise(bench, "0.8", tokens, seed)
 
 
+def in_blocks(bench, tokens=24):
+    """kernels = amx-bf16, by tiles or emulated: a text of its own, however it is computed, that other kernels do not resume."""
+    job = make_job(bench, max_tokens=tokens)
+    plain = {"ranks": 1, "tensor-parallel": 1, "batch": 1, "threads": 1, "kernels": "amx-bf16", "draft": "ar", "temperature": "0.8"}
+    others = ({"batch": 8, "threads": 2}, {"ranks": 2, "tensor-parallel": 2, "batch": 3, "draft": "ngram"}, {"ranks": 4, "draft": "ngram"})
+    expected = run_whole(bench, job, plain, bench.folder / "plain")
+    for number, other in enumerate(others):
+        got = run_whole(bench, job, {**plain, **other}, bench.folder / f"run-{number}")
+        check(got == expected, f"{other}: another text than {plain}")
+    done = bench.run(job, 1, *options_of(dict(plain, kernels="avx2"), bench.folder / "plain"))
+    check(done.code == 2 and "kernels = amx-bf16 resumes it" in done.errors, f"exit code {done.code}\n{done.errors[-2000:]}")
+
+
 def commits(output):
     return {path.name for path in Path(output, "checkpoints").glob("*.h5") if path.name.count(".") == 1}
 
@@ -170,4 +184,4 @@ def killed(bench, kills=5, seed=1):
 
 
 if __name__ == "__main__":
-    sys.exit(main({"pairwise_greedy": pairwise_greedy, "pairwise_sampled": pairwise_sampled, "killed": killed}))
+    sys.exit(main({"pairwise_greedy": pairwise_greedy, "pairwise_sampled": pairwise_sampled, "in_blocks": in_blocks, "killed": killed}))

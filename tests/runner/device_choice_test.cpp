@@ -49,6 +49,10 @@ TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
     EXPECT_EQ(device_kind(settings, "sm_90", ""), "cpu");
+    settings.kernels = "amx-bf16";
+    EXPECT_EQ(device_kind(settings, "sm_90", ""),
+              "cpu amx-bf16, tile numerics " + std::to_string(kernels::tile_numerics_version));
+    settings.kernels = "auto";
     settings.device = "cuda";
     EXPECT_EQ(device_kind(settings, "sm_90", ""), on_tensor_cores("sm_90"));
     EXPECT_EQ(device_kind(settings, "", ""), "cuda");
@@ -99,7 +103,8 @@ TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
               "CUDA_VISIBLE_DEVICES, under Slurm request one (--gpus-per-node)");
     settings.kernels = "cuda-exact";
     EXPECT_EQ(refusal(settings, no_build),
-              "job: kernels: expected auto, reference, avx2, avx512 or amx, got 'cuda-exact'; this program was built "
+              "job: kernels: expected auto, reference, avx2, avx512, amx or amx-bf16, got 'cuda-exact'; this program "
+              "was built "
               "without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
     settings.device = "cpu";
     settings.kernels = "auto";

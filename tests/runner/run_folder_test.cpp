@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "engine/error.hpp"
+#include "kernels/numerics.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
@@ -229,6 +230,23 @@ TEST_F(RunFolderTest, AnotherKindOfDeviceIsRefusedOrRecorded) {
     now.allow_device_change = false;
     EXPECT_EQ(refusal(now, fingerprints), "") << "it is a run of this kind now";
     EXPECT_NE(refusal(settings, fingerprints), "");
+}
+
+TEST_F(RunFolderTest, ARunInBlocksIsResumedInBlocks) {
+    Settings in_blocks = settings;
+    in_blocks.kernels = "amx-bf16";
+    const std::string kind = "cpu amx-bf16, tile numerics " + std::to_string(kernels::tile_numerics_version);
+    EXPECT_TRUE(refusal(in_blocks, fingerprints)
+                    .starts_with(folder.root.string() + ": device: expected cpu (this run was started with it), got " +
+                                 kind + "; "));
+    in_blocks.allow_device_change = true;
+    write_identity(folder, in_blocks, fingerprints);
+    EXPECT_EQ(refusal(settings, fingerprints),
+              folder.root.string() + ": device: expected " + kind +
+                  " (this run was started with it), got cpu; their texts differ: kernels = amx-bf16 resumes it on any "
+                  "processor with AVX2, --allow-device-change resumes anyway");
+    in_blocks.allow_device_change = false;
+    EXPECT_EQ(refusal(in_blocks, fingerprints), "");
 }
 
 TEST_F(RunFolderTest, DamagedIdentityIsAnError) {

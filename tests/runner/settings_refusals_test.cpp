@@ -104,7 +104,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"template-date", "26 Jul 2024", "template-date: expected a date such as 2024-07-26, got '26 Jul 2024'"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3",
-         "kernels: expected auto, reference, avx2, avx512, amx, cuda, cuda-exact or cuda-cublas, got 'avx3'; did you "
+         "kernels: expected auto, reference, avx2, avx512, amx, amx-bf16, cuda, cuda-exact or cuda-cublas, got 'avx3'; "
+         "did you "
          "mean "
          "'avx2'?"},
         {"draft-tree", "wide",
@@ -181,8 +182,9 @@ TEST(Settings, KernelsAreOfTheDevice) {
                            "/jobs/j.cfg");
         });
     };
-    EXPECT_EQ(message("cpu", "cuda"),
-              "command line: kernels: expected auto, reference, avx2, avx512 or amx with device = cpu, got 'cuda'");
+    EXPECT_EQ(
+        message("cpu", "cuda"),
+        "command line: kernels: expected auto, reference, avx2, avx512, amx or amx-bf16 with device = cpu, got 'cuda'");
     EXPECT_EQ(message("cuda", "avx2"),
               "command line: kernels: expected auto, cuda, cuda-exact or cuda-cublas with device = cuda, got 'avx2'");
     EXPECT_EQ(message("cuda", "cuda-exact"), "(no error)");
