@@ -5,7 +5,8 @@
 //   then ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)). Ranks of row-parallel layers hold whole subtrees.
 //   bf16 weights with kernels = amx-bf16: a slice is zero-padded to whole blocks of 32 inputs. In a block, the even
 //   elements of the pairs and the odd ones are each summed by fused multiply-adds, ascending, from +0; both sums are
-//   added, and the result is added to the slice's sum, blocks ascending, from +0. Slices as above.
+//   added, and the result is added to the slice's sum, blocks ascending, from +0. Slices as above. Likewise attention
+//   over bf16 keys and values (below), with blocks of 32 dimensions of q·k, and of 32 absolute positions of o[d].
 // Matmul with int8 or int4 weights (quantized.hpp): the inputs of each row and block are quantized, too: m = max |x|,
 //   scale = m / 127, q = x * (127 / m) rounded to the nearest even integer by one fused multiply-add onto 1.5 * 2^23 (m
 //   < 2^-100: all zero; m infinite or NaN: q = 0, scale NaN). The sum of a block is exact in integers. A slice: from
@@ -64,12 +65,12 @@ inline constexpr int numerics_version = 5;
 /// agree. 2: 2^x by the GPU's instruction. 3: attention over int8 KV, before as on the CPU.
 inline constexpr int tensor_numerics_version = 3;
 
-/// Likewise the order of kernels = amx-bf16.
+/// Likewise the orders of kernels = amx-bf16.
 inline constexpr int tile_numerics_version = 1;
 
-/// How the products of a slice are added if the weights are bf16: in pairs, or in blocks of 32 inputs (amx-bf16).
+/// How products of bf16 are added in matmuls and attention: in pairs, or in blocks (amx-bf16).
 enum class Bf16Order { pairs, blocks };
-inline constexpr std::int64_t bf16_block = 32;  ///< inputs
+inline constexpr std::int64_t bf16_block = 32;
 
 inline constexpr int num_slices = 8;                  ///< of every matmul's sum over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions

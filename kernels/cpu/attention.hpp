@@ -11,7 +11,7 @@
 // Each row must add its pairs of positions in ascending order. Three limits decide how a value is added:
 //   whole      positions below it are added in tiles, for all rows: the whole pairs that some row has in pages
 //   tiled(r)   row r takes the positions below it from tiles: those in its pages, without half a pair that its path
-//              completes
+//              completes (with tiles of bf16, bf16_tile_attention.hpp, blocks of 32 positions in place of pairs)
 //   position   positions tiled(r)..position are added one by one
 // Positions before a row's window have score -infinity, so probability +0; pages before the windows of all rows of the
 // tile are skipped. Positions of a tile that a row does not have get probability +0: the sum does not change, except
@@ -102,9 +102,9 @@ void rank_scores_of(const AttentionJob& job, const AttentionUnit& unit, std::int
 }
 
 /// Computes the scores of the rows' ancestors in scratch slots and copies them to their positions in the chunk.
-template <class Isa, class Dot, int R>
-void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, const AttentionScratch& scratch) {
-    const float* q_scales = scratch.q_scales + tile.first;
+/// scores_of(keys, number of slots) computes those of a page, to scratch.tree_scores.
+template <class Isa, class Dot, class ScoresOf>
+void scratch_scores(const ChunkTile<Isa, Dot>& tile, const AttentionScratch& scratch, const ScoresOf& scores_of) {
     std::int64_t end_slot = 0;
     std::int64_t first_slot = INT64_MAX;
     // Visits rows of the unit, not of the tile, because heads share a path.
@@ -122,12 +122,10 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
             first_slot = *slot < first_slot ? *slot : first_slot;
         }
     });
-    Prefetcher<Isa> nothing(tile.job, {}, {}, lines_per_turn<Isa, Dot>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
-        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, q_scales, nothing,
-                                 scratch.tree_scores);
+        scores_of(tile.keys_of(tile.unit.scratch_pages[page]), slots);
         each_row([&](std::int64_t u, std::int64_t place, const std::int32_t* path, std::int64_t count) {
             for (std::int64_t i = 0; i < count; i += lanes) {
                 const auto places = Isa::Places::of(path + i, count - i < lanes ? count - i : lanes, first);
@@ -445,7 +443,11 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.pages()[done / page_tokens]), left, q_words,
                                  scratch.q_scales + tile.first, ahead, scratch.scores + done);
     }
-    scratch_scores<Isa, Dot, R>(tile, q_words, scratch);
+    Prefetcher<Isa> nothing(tile.job, {}, {}, lines_per_turn<Isa, Dot>(R), 0);
+    scratch_scores(tile, scratch, [&](const std::byte* keys, std::int64_t slots) {
+        page_scores<Isa, Dot, R>(tile, keys, slots, q_words, scratch.q_scales + tile.first, nothing,
+                                 scratch.tree_scores);
+    });
     using P = Probabilities<Isa, Dot>;
     for (std::int64_t r = 0; r < R; ++r) {  // all maxima first: the latency from a maximum to its exponentials is long
         const UnitRow& row = tile.row_of(r);

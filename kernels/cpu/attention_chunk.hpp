@@ -7,6 +7,13 @@
 
 namespace longhaul::kernels::cpu {
 
+/// Positions whose values are added together: pairs, blocks of bf16 tiles, or single ones (f32).
+template <class Dot>
+constexpr std::int64_t values_together = [] {
+    if constexpr (requires { Dot::values_together; }) return Dot::values_together;
+    return elements_of_group<Dot>;
+}();
+
 /// Tile rows first..first + count of a unit, over one chunk.
 template <class Isa, class Dot>
 struct ChunkTile {
@@ -16,7 +23,7 @@ struct ChunkTile {
     std::int64_t count;
     std::int64_t first_position;  ///< first position of the chunk
     std::int64_t paged = 0;       ///< positions of the chunk that some row has in pages
-    std::int64_t whole = 0;       ///< paged, rounded down to whole groups
+    std::int64_t whole = 0;       ///< paged, rounded down to whole pairs or blocks
     std::int64_t skipped = 0;     ///< positions at the start of the chunk in pages before the rows' windows
 
     ChunkTile(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, std::int64_t first,
@@ -29,7 +36,7 @@ struct ChunkTile {
             const std::int64_t before = hidden(unit.rows[r]);
             hidden_from_all = before < hidden_from_all ? before : hidden_from_all;
         }
-        whole = paged / elements_of_group<Dot> * elements_of_group<Dot>;
+        whole = paged / values_together<Dot> * values_together<Dot>;
         skipped = hidden_from_all / page_tokens * page_tokens;
         skipped = skipped < whole ? skipped : whole / page_tokens * page_tokens;
     }
@@ -60,7 +67,7 @@ struct ChunkTile {
     [[nodiscard]] bool sees_some(const UnitRow& row) const { return visible(row) > hidden(row); }
     /// Positions of the chunk whose values the row adds through tiles.
     [[nodiscard]] std::int64_t tiled(const UnitRow& row) const {
-        constexpr std::int64_t group = elements_of_group<Dot>;
+        constexpr std::int64_t group = values_together<Dot>;
         const bool has_path = row.in_pages <= row.position;
         const std::int64_t in_chunk = clamp((has_path ? row.in_pages / group * group : row.in_pages) - first_position);
         return in_chunk < whole ? in_chunk : whole;

@@ -2,7 +2,7 @@
 // -mprfchw.
 #include "kernels/cpu/amx_matmul.hpp"
 #include "kernels/cpu/amx_tiles.hpp"
-#include "kernels/cpu/bf16_tile_matmul.hpp"
+#include "kernels/cpu/bf16_tile_attention.hpp"
 #include "kernels/cpu/bf16_tiles.hpp"
 #include "kernels/cpu/isa_avx2.hpp"
 #include "kernels/cpu/variant.hpp"
@@ -16,7 +16,7 @@ constexpr KernelTable emulated =
     Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>, DotInt8<Avx2>, DotInt4<Avx2>>::table("avx512-emulated", true);
 
 constexpr KernelTable emulated_amx = with_amx<Avx2, EmulatedTiles>(emulated, "amx-emulated");
-constexpr KernelTable emulated_bf16_tiles = with_bf16_tiles<Avx2, EmulatedBf16Tiles<Avx2>>(table, "amx-bf16-emulated");
+constexpr KernelTable emulated_bf16_tiles = with_bf16_tiles<Avx2, EmulatedBf16Tiles<Avx2>, table>("amx-bf16-emulated");
 
 }  // namespace
 

@@ -2,7 +2,7 @@
 // -mavx512vnni -mprfchw -mamx-tile -mamx-int8 -mamx-bf16.
 #include "kernels/cpu/amx_matmul.hpp"
 #include "kernels/cpu/amx_tiles.hpp"
-#include "kernels/cpu/bf16_tile_matmul.hpp"
+#include "kernels/cpu/bf16_tile_attention.hpp"
 #include "kernels/cpu/bf16_tiles.hpp"
 #include "kernels/cpu/isa_avx512.hpp"
 #include "kernels/cpu/self_test.hpp"
@@ -15,9 +15,9 @@ constexpr KernelTable table =
     Variant<Avx512, DotBf16Fma<Avx512>, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512", true);
 
 constexpr KernelTable amx_table = with_amx<Avx512, AmxTiles>(table, "amx");
-constexpr KernelTable amx_bf16_table = with_bf16_tiles<Avx512, AmxBf16Tiles>(amx_table, "amx-bf16");
+constexpr KernelTable amx_bf16_table = with_bf16_tiles<Avx512, AmxBf16Tiles, amx_table>("amx-bf16");
 constexpr KernelTable emulated_bf16_tiles =
-    with_bf16_tiles<Avx512, EmulatedBf16Tiles<Avx512>>(table, "amx-bf16-emulated");
+    with_bf16_tiles<Avx512, EmulatedBf16Tiles<Avx512>, table>("amx-bf16-emulated");
 
 /// Whether a tile agrees with its emulation.
 bool tiles_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t exponents) {
@@ -29,7 +29,7 @@ bool tiles_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t ex
         tiles.template clear<0>();
         tiles.template load_inputs<0>(reinterpret_cast<const std::byte*>(x));
         tiles.template load_weights<0>(reinterpret_cast<const std::byte*>(w), group_bytes);
-        for (int i = 0; i < 3; ++i) tiles.template multiply_add<0, 0>();
+        for (int i = 0; i < 3; ++i) tiles.template multiply_add<0, 0, 0>();
         tiles.template store<0>(to, lanes);
     };
     AmxBf16Tiles instruction(tile_rows);

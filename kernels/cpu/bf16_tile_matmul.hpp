@@ -122,16 +122,16 @@ class Bf16TileMatmul {
         constexpr std::int64_t stride = Blocks * group_bytes;
         tiles_.template load_weights<0>(weights, stride);
         tiles_.template load_inputs<0>(x);
-        tiles_.template multiply_add<0, 0>();
+        tiles_.template multiply_add<0, 0, 0>();
         if constexpr (Blocks == 2) {
             tiles_.template load_weights<1>(weights + group_bytes, stride);
-            tiles_.template multiply_add<0, 1>();
+            tiles_.template multiply_add<1, 0, 1>();
         }
         if constexpr (Inputs == 2) {
             tiles_.template load_inputs<1>(x + beside);
-            tiles_.template multiply_add<1, 0>();
+            tiles_.template multiply_add<2, 1, 0>();
         }
-        if constexpr (Inputs == 2 && Blocks == 2) tiles_.template multiply_add<1, 1>();
+        if constexpr (Inputs == 2 && Blocks == 2) tiles_.template multiply_add<3, 1, 1>();
     }
 
     /// Where the sums of a slice go: as add_and_store of tile.hpp.
@@ -191,19 +191,6 @@ class Bf16TileMatmul {
 template <class Isa, class Tiles>
 void matmul_by_tiles(const MatmulJob& job, BlockRange range) {
     Bf16TileMatmul<Isa, Tiles>(job).run(range);
-}
-
-/// `table` with bf16 weights by tiles.
-template <class Isa, class Tiles>
-constexpr KernelTable with_bf16_tiles(KernelTable table, const char* name) {
-    table.name = name;
-    table.bf16_steps = 1;
-    table.bf16_slice_unit = tile_groups;
-    table.bf16_block_rows = max_block_rows;
-    table.pack_bf16 = pack_for_tiles<Isa>;
-    table.matmul_bf16 = matmul_by_tiles<Isa, Tiles>;
-    if constexpr (requires { &Tiles::peak; }) table.peak_bf16 = Tiles::peak;
-    return table;
 }
 
 }  // namespace longhaul::kernels::cpu

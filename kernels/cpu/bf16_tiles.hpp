@@ -2,8 +2,7 @@
 // numerics.hpp states for kernels = amx-bf16. AmxBf16Tiles are Intel's; EmulatedBf16Tiles compute the same by fused
 // multiply-adds, on any processor with AVX2.
 //
-// Both have the registers of a block of 2 x 2 tiles: inputs 0 and 1 (of 16 rows), weights 0 and 1 (of 16 outputs), and
-// sums 2 * i + j of inputs i and weights j.
+// Both have registers for inputs 0 and 1 (of 16 rows), weights 0 and 1 (of 16 outputs), and four sums.
 #pragma once
 
 #include <cstddef>
@@ -29,20 +28,19 @@ class AmxBf16Tiles {
     [[gnu::always_inline]] void clear() const {
         asm volatile("tilezero %%tmm%c0" ::"i"(Sums));
     }
-    /// From [row][32 inputs], without gaps.
+    /// 32 inputs of each row; the rows are `stride` bytes apart.
     template <int Inputs>
-    [[gnu::always_inline]] void load_inputs(const std::byte* from) const {
-        asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(tile_row_bytes), "i"(4 + Inputs) : "memory");
+    [[gnu::always_inline]] void load_inputs(const std::byte* from, std::int64_t stride = tile_row_bytes) const {
+        asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(4 + Inputs) : "memory");
     }
     /// 16 groups, `stride` bytes apart.
     template <int Weights>
     [[gnu::always_inline]] void load_weights(const std::byte* from, std::int64_t stride) const {
         asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(6 + Weights) : "memory");
     }
-    template <int Inputs, int Weights>
+    template <int Sums, int Inputs, int Weights>
     [[gnu::always_inline]] void multiply_add() const {
-        asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(6 + Weights), "i"(4 + Inputs),
-                     "i"(2 * Inputs + Weights));
+        asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(6 + Weights), "i"(4 + Inputs), "i"(Sums));
     }
     /// To [row][stride].
     template <int Sums>
@@ -54,10 +52,10 @@ class AmxBf16Tiles {
     static double peak(std::int64_t iterations, float* sink) {
         const AmxBf16Tiles tiles(tile_rows);
         for (std::int64_t i = 0; i < iterations; ++i) {
-            tiles.multiply_add<0, 0>();
-            tiles.multiply_add<0, 1>();
-            tiles.multiply_add<1, 0>();
-            tiles.multiply_add<1, 1>();
+            tiles.multiply_add<0, 0, 0>();
+            tiles.multiply_add<1, 0, 1>();
+            tiles.multiply_add<2, 1, 0>();
+            tiles.multiply_add<3, 1, 1>();
         }
         *sink = 0.0F;
         return static_cast<double>(iterations * 4 * tile_rows * lanes * tile_groups * 2 * 2);
@@ -84,23 +82,20 @@ class EmulatedBf16Tiles {
         __builtin_memset(sums_[Sums], 0, sizeof sums_[Sums]);
     }
     template <int Inputs>
-    void load_inputs(const std::byte* from) {
-        inputs_[Inputs] = from;
+    void load_inputs(const std::byte* from, std::int64_t stride = tile_row_bytes) {
+        inputs_[Inputs] = reinterpret_cast<const float*>(from);
+        row_stride_[Inputs] = stride / 4;
     }
     template <int Weights>
     void load_weights(const std::byte* from, std::int64_t stride) {
         weights_[Weights] = from;
-        stride_[Weights] = stride;
+        group_stride_[Weights] = stride;
     }
-    template <int Inputs, int Weights>
+    template <int Sums, int Inputs, int Weights>
     void multiply_add() {
-        float* sums = sums_[2 * Inputs + Weights];
-        const auto* x = reinterpret_cast<const std::uint32_t*>(inputs_[Inputs]);
         std::int64_t row = 0;
-        for (; row + 4 <= rows_; row += 4)
-            add_rows<4>(x + row * tile_groups, weights_[Weights], stride_[Weights], sums + row * lanes);
-        for (; row < rows_; ++row)
-            add_rows<1>(x + row * tile_groups, weights_[Weights], stride_[Weights], sums + row * lanes);
+        for (; row + 4 <= rows_; row += 4) add_rows<4, Inputs, Weights>(row, sums_[Sums] + row * lanes);
+        for (; row < rows_; ++row) add_rows<1, Inputs, Weights>(row, sums_[Sums] + row * lanes);
     }
     template <int Sums>
     void store(float* to, std::int64_t stride) const {
@@ -113,18 +108,19 @@ class EmulatedBf16Tiles {
     static constexpr int regs = lanes / Isa::width;
 
     /// The sums of the even and those of the odd elements of the pairs, then both, are added to `sums`.
-    template <int R>
-    static void add_rows(const std::uint32_t* x, const std::byte* w, std::int64_t stride, float* sums) {
+    template <int R, int Inputs, int Weights>
+    void add_rows(std::int64_t row, float* sums) const {
+        const float* pairs = inputs_[Inputs] + row * row_stride_[Inputs];
         for (int i = 0; i < regs; ++i) {
             Floats even[R], odd[R];
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) even[r] = odd[r] = Isa::zero();
             for (std::int64_t g = 0; g < tile_groups; ++g) {
-                const std::byte* from = w + g * stride + i * (group_bytes / regs);
+                const std::byte* from = weights_[Weights] + g * group_stride_[Weights] + i * (group_bytes / regs);
                 const Floats w_even = Isa::load_even(from), w_odd = Isa::load_odd(from);
 #pragma GCC unroll 4
                 for (int r = 0; r < R; ++r) {
-                    const Floats pair = Isa::all(reinterpret_cast<const float*>(x)[r * tile_groups + g]);
+                    const Floats pair = Isa::all(pairs[r * row_stride_[Inputs] + g]);
                     Isa::add_product(even[r], w_even, Isa::even_of(pair));
                     Isa::add_product(odd[r], w_odd, Isa::odd_of(pair));
                 }
@@ -138,9 +134,10 @@ class EmulatedBf16Tiles {
     }
 
     std::int64_t rows_;
-    const std::byte* inputs_[2] = {};
+    const float* inputs_[2] = {};  ///< pairs, read as f32
+    std::int64_t row_stride_[2] = {};
     const std::byte* weights_[2] = {};
-    std::int64_t stride_[2] = {};
+    std::int64_t group_stride_[2] = {};
     alignas(64) float sums_[4][tile_rows * lanes];
 };
 

@@ -255,14 +255,14 @@ struct Sizes {
 
     [[nodiscard]] std::int64_t softmax() const { return 2 * round_up(tile_rows) + tile_rows * padded_dim; }
     [[nodiscard]] std::int64_t scratch() const {
-        return round_up(tile_rows * head_dim) + round_up(tile_rows) + chunk_tokens +
+        return tile_rows * padded_query(head_dim) + round_up(tile_rows) + chunk_tokens +
                max_tile_rows * (2 * score_stride + chunk_tokens);
     }
     [[nodiscard]] Softmax softmax_at(float* memory) const {
         return {memory, memory + round_up(tile_rows), memory + 2 * round_up(tile_rows)};
     }
     [[nodiscard]] AttentionScratch scratch_at(float* memory) const {
-        float* scores = memory + round_up(tile_rows * head_dim);
+        float* scores = memory + tile_rows * padded_query(head_dim);
         float* tree_scores = scores + max_tile_rows * score_stride;
         float* q_scales = tree_scores + max_tile_rows * score_stride;
         float* value_scales = q_scales + round_up(tile_rows);

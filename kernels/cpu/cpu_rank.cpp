@@ -89,9 +89,10 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
     const std::int64_t tasks_of_head = (num_pages + pages_of_task - 1) / pages_of_task;
     const int team = threads_for(heads * num_pages * page_tokens * head_dim, elements_per_thread);
 
-    auto* const keys = attention_.get<std::uint32_t>(heads * num_pages * page_tokens + (heads + team) * head_dim);
+    auto* const keys = attention_.get<std::uint32_t>(heads * num_pages * page_tokens + heads * head_dim +
+                                                     team * padded_query(head_dim));
     auto* const words = keys + heads * num_pages * page_tokens;
-    auto* const queries = reinterpret_cast<std::byte*>(words + team * head_dim);
+    auto* const queries = reinterpret_cast<std::byte*>(words + team * padded_query(head_dim));
     AttentionJob job = attention_job(layout, layer, heads);
     job.q = queries;
     const UnitRow row{
@@ -103,7 +104,7 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
         float q_scale = 0;
         float scores[pages_of_task * page_tokens];
         AttentionScratch scratch{};
-        scratch.q_words = words + member.index() * head_dim;
+        scratch.q_words = words + member.index() * padded_query(head_dim);
         scratch.q_scales = &q_scale;
         AttentionUnit unit{&row, 1, -1, range.pages.data(), nullptr, 0, everything};
         const auto [first, end] = member.share_of(heads * tasks_of_head);

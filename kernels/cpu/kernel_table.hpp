@@ -273,14 +273,19 @@ struct Softmax {
     float* output;   ///< [tile rows, padded_dim]
 };
 
-constexpr std::int64_t max_tile_rows = 12;  ///< in attention, for any variant
+constexpr std::int64_t max_tile_rows = 16;  ///< in attention, for any variant
 /// Distance between the rows of a tile's scores, in 32-bit words. Not a multiple of 1 KB, or the rows would share the
 /// same few sets of the L1 cache.
 constexpr std::int64_t score_stride = chunk_tokens + 16;
 
+/// Words for a packed query.
+[[gnu::always_inline]] constexpr std::int64_t padded_query(std::int64_t head_dim) {
+    return (head_dim + 31) / 32 * 32;
+}
+
 /// Scratch memory of one thread for one unit.
 struct AttentionScratch {
-    std::uint32_t* q_words;  ///< [tile rows * head_dim]
+    std::uint32_t* q_words;  ///< [tile rows * padded_query(head_dim)]
     float* scores;           ///< [max_tile_rows, score_stride], of one tile; later its probabilities
     float* tree_scores;      ///< [max_tile_rows, score_stride], of one scratch page of the tree
     float* q_scales;         ///< [tile rows], int8 only: query scale / sqrt(head_dim)

@@ -31,7 +31,9 @@ struct RowMemory {
     std::int64_t kv_head;
     const AttentionSequence& sequence;
     const AttentionRow& row;
+    Bf16Order order;
 
+    [[nodiscard]] bool in_blocks() const { return layout.dtype == DType::bf16 && order == Bf16Order::blocks; }
     /// The key (or value) at a position, token_bytes() long.
     [[nodiscard]] const std::byte* token(std::int64_t position, bool values) const {
         const bool paged = position < row.in_pages;
@@ -74,6 +76,12 @@ float int8_score_of(const RowMemory& memory, const std::byte* q, std::int64_t po
 float score_of(const RowMemory& memory, const std::byte* q, std::int64_t position, float scale) {
     const DType dtype = memory.layout.dtype;
     if (dtype == DType::int8) return int8_score_of(memory, q, position, scale);
+    if (memory.in_blocks()) {
+        const float dot = sum_in_blocks(
+            memory.layout.head_dim, [&](std::int64_t d) { return load_as_f32(q, dtype, d); },
+            [&](std::int64_t d) { return memory.at(position, false, d); });
+        return dot * scale;
+    }
     float dot = 0.0F;
     for (std::int64_t i = 0; i < memory.layout.head_dim; ++i) {
         const std::int64_t d = dtype == DType::bf16 ? (i ^ 1) : i;
@@ -129,10 +137,12 @@ Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first
     }
     const std::int64_t count = p.size();
     for (std::int64_t d = 0; d < layout.head_dim; ++d) {
-        float sum = 0.0F;
-        for (std::int64_t j = 0; j < (count + 1) / 2 * 2; ++j) {
+        const auto probability = [&](std::int64_t i) { return p[i]; };
+        const auto value = [&](std::int64_t i) { return memory.at(first + i, true, d); };
+        float sum = memory.in_blocks() ? sum_in_blocks(count, probability, value) : 0.0F;
+        for (std::int64_t j = 0; j < (count + 1) / 2 * 2 && !memory.in_blocks(); ++j) {
             const std::int64_t i = layout.dtype == DType::bf16 ? (j ^ 1) : j;
-            if (i < count) sum = std::fma(p[i], memory.at(first + i, true, d), sum);
+            if (i < count) sum = std::fma(probability(i), value(i), sum);
         }
         // + 0 turns -0 into +0, because absent positions may or may not have been added with p = 0.
         chunk.output[d] = sum + 0.0F;
@@ -179,7 +189,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
             const std::int64_t head = task % q_heads;
             const AttentionRow& row = rows[r];
             const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads), group.sequences[row.sequence],
-                                   row};
+                                   row,    order_};
             const std::byte* q_head = q + task * head_dim * bytes_of(layout.query_type());
             Softmax state(head_dim);
             const std::int64_t visible = row.first_visible(layout.window);
@@ -228,7 +238,7 @@ void ReferenceDevice::rank_positions(const KvLayout& layout, std::int64_t layer,
     const AttentionSequence sequence{range.pages, {}};
     const AttentionRow row{.position = range.end - 1, .in_pages = range.end};
     for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
-        const RowMemory memory{layout, layer, h, sequence, row};
+        const RowMemory memory{layout, layer, h, sequence, row, order_};
         const std::vector<std::byte> query = group_query(layout, q, q_heads / layout.num_kv_heads, h);
         std::vector<std::pair<float, std::int32_t>> ranked;
         for (std::int64_t position = range.first; position < range.end; ++position) {

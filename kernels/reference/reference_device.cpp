@@ -33,29 +33,18 @@ float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_
     return sum;
 }
 
-/// One slice of bf16 in blocks (Bf16Order::blocks).
-float slice_sum_in_blocks(const std::byte* w, const std::byte* x, std::int64_t first, std::int64_t length) {
-    float sum = 0.0F;
-    for (std::int64_t block = 0; block < length; block += bf16_block) {
-        std::array<float, 2> even_odd{};
-        for (std::int64_t i = block; i < block + bf16_block; ++i) {
-            const float weight = i < length ? load_as_f32(w, DType::bf16, first + i) : 0.0F;
-            const float input = i < length ? load_as_f32(x, DType::bf16, first + i) : 0.0F;
-            even_odd[i % 2] = std::fma(weight, input, even_odd[i % 2]);
-        }
-        sum += even_odd[0] + even_odd[1];
-    }
-    return sum;
-}
-
 /// One output: its slices, added as a balanced tree.
 float output_of(const Matrix& matrix, Bf16Order order, const std::byte* w_row, const std::byte* x_row) {
-    const bool in_blocks = matrix.dtype == DType::bf16 && order == Bf16Order::blocks;
     std::array<float, 8> sums{};
     for (int s = 0; s < matrix.num_slices; ++s) {
         const std::int64_t first = s * matrix.slice_length, length = matrix.slice_length;
-        sums[s] = in_blocks ? slice_sum_in_blocks(w_row, x_row, first, length)
-                            : slice_sum(matrix.dtype, w_row, x_row, first, length);
+        if (matrix.dtype == DType::bf16 && order == Bf16Order::blocks) {
+            sums[s] = sum_in_blocks(
+                length, [&](std::int64_t i) { return load_as_f32(w_row, DType::bf16, first + i); },
+                [&](std::int64_t i) { return load_as_f32(x_row, DType::bf16, first + i); });
+        } else {
+            sums[s] = slice_sum(matrix.dtype, w_row, x_row, first, length);
+        }
     }
     return tree_of_slices(sums, matrix.num_slices);
 }

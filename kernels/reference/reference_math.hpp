@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/exp_constants.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::kernels::reference {
 
@@ -34,6 +35,21 @@ inline float tree_of_slices(std::array<float, 8> sums, int num_slices) {
         for (std::size_t s = 0; s < count; s += 2 * step) sums[s] += sums[s + step];
     }
     return sums[0];
+}
+
+/// Sum of the products x(i) * y(i) of bf16 values in Bf16Order::blocks.
+template <class X, class Y>
+float sum_in_blocks(std::int64_t count, const X& x, const Y& y) {
+    float sum = 0.0F;
+    for (std::int64_t block = 0; block < count; block += bf16_block) {
+        std::array<float, 2> even_odd{};
+        for (std::int64_t i = block; i < block + bf16_block; ++i) {
+            float& to = even_odd[static_cast<std::size_t>(i % 2)];
+            to = i < count ? std::fma(x(i), y(i), to) : std::fma(0.0F, 0.0F, to);
+        }
+        sum += even_odd[0] + even_odd[1];
+    }
+    return sum;
 }
 
 /// 16 partial sums, added as a balanced tree: i with i+8, then +4, +2, +1.

@@ -428,9 +428,11 @@ TEST_P(PathContract, Int8IsNearF32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(exact_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(InBlocks, AttentionTest, ::testing::ValuesIn(devices_in_blocks()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, BrokenValues,
                          ::testing::Values(device_case(CpuVariant::reference), exact_gpu(), tensor_gpu()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, PathContract, ::testing::ValuesIn(all_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(InBlocks, PathContract, ::testing::ValuesIn(devices_in_blocks()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

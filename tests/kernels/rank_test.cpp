@@ -83,7 +83,7 @@ TEST_P(RankTest, ChoosesTheBestPositions) {
 
 TEST_P(RankTest, AllDevicesChooseTheSame) {
     const auto device = GetParam().make(3);
-    const auto oracle = make_cpu_device(CpuVariant::reference, 1);
+    const auto oracle = make_reference_device(1, GetParam().order);
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         for (const std::int64_t head_dim : {8, 24, 64}) {
             for (const std::int64_t group : {1, 3}) {
@@ -199,6 +199,7 @@ TEST(RankKey, OrdersScores) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, RankTest, ::testing::ValuesIn(all_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(InBlocks, RankTest, ::testing::ValuesIn(devices_in_blocks()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing
