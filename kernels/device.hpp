@@ -1,10 +1,10 @@
 // The interface of one compute device, called by the engine: tensor operations, memory, KV pages. Implemented by
-// kernels/reference (plain loops, the oracle), kernels/cpu (AVX2 and AVX-512) and kernels/cuda; callers treat all of
+// kernels/reference (plain loops, the oracle), kernels/cpu (AVX2, AVX-512, AMX) and kernels/cuda; callers treat all of
 // them alike.
 //
 // The results are specified to the bit: order of summation, rounding and elementary functions are those of
-// ALGORITHMS.md section 7, so all CPU variants and `cuda-exact` give the same bits. numerics.hpp states the order in
-// words and holds its version number.
+// ALGORITHMS.md section 7, so all CPU variants (but amx_bf16) and `cuda-exact` give the same bits. numerics.hpp states
+// the order in words and holds its version number.
 //
 // Shapes are written slowest dimension first. "act" is the type of matmul inputs: bf16 or f32 (act_type). Pointers are
 // to device memory unless documented as host memory; spans are host memory. The memory of a span is read before the
@@ -572,6 +572,10 @@ enum class CpuVariant { reference, avx2, avx512, amx, amx_bf16 };
 /// self-test, or emulated.
 std::vector<CpuVariant> available_cpu_variants();
 std::string_view variant_name(CpuVariant variant);
+/// Whether this processor can run a variant.
+bool can_run(CpuVariant variant);
+/// Whether amx_bf16 uses this processor's tiles and need not emulate them.
+bool has_bf16_tiles();
 /// The processor flags a variant needs, "avx2 fma", for logs and tests.
 std::string_view variant_flags(CpuVariant variant);
 

@@ -85,6 +85,14 @@ std::vector<CpuVariant> available_cpu_variants() {
     return variants;
 }
 
+bool can_run(CpuVariant variant) {
+    return variant == CpuVariant::reference || cpu::table_of(variant) != nullptr;
+}
+
+bool has_bf16_tiles() {
+    return runs_amx_bf16();
+}
+
 std::string_view variant_name(CpuVariant variant) {
     switch (variant) {
         case CpuVariant::reference:
@@ -112,7 +120,7 @@ std::string_view variant_flags(CpuVariant variant) {
         case CpuVariant::amx:
             return "avx512f avx512bw avx512vl avx512dq avx512_vnni amx_tile amx_int8";
         case CpuVariant::amx_bf16:
-            return "avx2 fma, fast with amx_tile amx_bf16";
+            return "avx2 fma, fast with avx512_vnni amx_tile amx_int8 amx_bf16";
     }
     return "unknown";
 }

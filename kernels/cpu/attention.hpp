@@ -353,7 +353,7 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
     std::int64_t count = 0;
     const std::int64_t visible = tile.visible(row);
     const std::int64_t begin = tile.tiled(row);
-    if (begin >= visible || !tile.sees_some(row)) return 0;  // from here on begin is even
+    if (begin >= visible || !tile.sees_some(row)) return 0;  // from here on begin is a multiple of values_together
     const std::int64_t end = (visible + elements - 1) / elements * elements;
     for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t place = elements == 2 ? i ^ 1 : i;

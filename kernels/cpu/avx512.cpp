@@ -61,6 +61,8 @@ bool amx_bf16_self_test() {
     for (int i = 0; i < 32; ++i) {
         agree = agree && tiles_agree(numbers, 120, 12);  // sums of similar magnitude: rounding and cancellation
         agree = agree && tiles_agree(numbers, 60, 12);   // around the smallest normal number: flushing
+        agree = agree && tiles_agree(numbers, 0, 130);   // denormal inputs
+        agree = agree && tiles_agree(numbers, 100, 60);  // of very different magnitudes
     }
     return agree;
 }

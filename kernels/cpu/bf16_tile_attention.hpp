@@ -7,10 +7,13 @@
 
 namespace longhaul::kernels::cpu {
 
-/// The formats of queries' and probabilities' pairs for the templates of attention.hpp.
+/// What the templates of attention.hpp need to know of tiles: probabilities are pairs of bf16, and values are added in
+/// blocks.
 template <class Isa>
-struct DotBf16Tiles : DotBf16Emulated<Isa> {
-    static constexpr std::int64_t values_together = 2 * tile_groups;
+struct DotBf16Tiles {
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = true;
+    static constexpr std::int64_t values_together = bf16_block;
 };
 
 /// Up to 16 rows of a unit.
@@ -25,13 +28,13 @@ class TileAttention {
           rows_(rows),
           tiles_(rows),
           queries_(reinterpret_cast<const std::byte*>(q_words)),
-          whole_blocks_(job.head_dim / 2 / tile_groups),
+          whole_steps_(job.head_dim / 2 / tile_groups),
           rest_groups_(job.head_dim / 2 % tile_groups) {}
 
     /// Scores before they are scaled, to scores[row * score_stride + slot].
     void page_scores(const std::byte* keys, std::int64_t num_slots, Prefetcher<Isa>& next, float* scores) {
         const std::int64_t blocks = (num_slots + lanes - 1) / lanes;
-        auto ahead = next.take(blocks * tile_blocks(job_.head_dim / 2), keys);
+        auto ahead = next.take(blocks * tile_steps(job_.head_dim / 2), keys);
         std::int64_t b = 0;
         for (; b + 4 <= blocks; b += 4) scores_of<4>(keys + b * key_block_bytes(), ahead, scores + b * lanes);
         for (; b < blocks; ++b) scores_of<1>(keys + b * key_block_bytes(), ahead, scores + b * lanes);
@@ -92,7 +95,7 @@ class TileAttention {
     void scores_of(const std::byte* keys, Ahead& ahead, float* scores) {
         const std::byte* q = queries_;
         clear<Blocks>();
-        for (std::int64_t k = 0; k < whole_blocks_; ++k, keys += tile_bytes, q += rows_ * tile_row_bytes) {
+        for (std::int64_t k = 0; k < whole_steps_; ++k, keys += tile_bytes, q += rows_ * tile_row_bytes) {
             tiles_.template load_inputs<0>(q);
             add_blocks<Blocks>(keys, key_block_bytes(), ahead);
         }
@@ -114,12 +117,15 @@ class TileAttention {
                    float* output) {
         constexpr std::int64_t together = Dot::values_together, block_bytes = page_tokens / 2 * group_bytes;
         const auto* p = reinterpret_cast<const std::byte*>(probabilities);
-        auto ahead = next.take((chunk.whole - chunk.skipped) / together * Blocks, p);
         clear<Blocks>();
-        for (std::int64_t at = chunk.skipped; at < chunk.whole; at += together) {
-            const std::byte* values = chunk.values_of(chunk.pages()[at / page_tokens]) + block * block_bytes;
-            tiles_.template load_inputs<0>(p + at * 2, score_stride * 4);
-            add_blocks<Blocks>(values + at % page_tokens / together * tile_bytes, block_bytes, ahead);
+        for (std::int64_t page = chunk.skipped; page < chunk.whole; page += page_tokens) {
+            const std::int64_t end = chunk.whole - page < page_tokens ? chunk.whole : page + page_tokens;
+            auto ahead = next.take((end - page) / together * Blocks, p);
+            const std::byte* values = chunk.values_of(chunk.pages()[page / page_tokens]) + block * block_bytes;
+            for (std::int64_t at = page; at < end; at += together, values += tile_bytes) {
+                tiles_.template load_inputs<0>(p + at * 2, score_stride * 4);
+                add_blocks<Blocks>(values, block_bytes, ahead);
+            }
         }
         store<Blocks>(output + block * lanes, job_.padded_dim);
     }
@@ -127,11 +133,12 @@ class TileAttention {
     const AttentionJob& job_;
     std::int64_t rows_;
     Tiles tiles_;
-    const std::byte* queries_;                 ///< [block of 32 dimensions][row][dimension]
-    std::int64_t whole_blocks_, rest_groups_;  ///< of a query
+    const std::byte* queries_;                ///< [block of 32 dimensions][row][dimension]
+    std::int64_t whole_steps_, rest_groups_;  ///< of a query
 };
 
-/// output [padded_dim] += p [count] * value for the listed values of one row, in blocks, + 0.
+/// output [padded_dim] += p [count] * value for the listed values of one row, in blocks, + 0. (The first position of
+/// the list, tiled(row), is that of a block: so `place` gives the block and whether a position is even.)
 template <class Isa>
 void add_listed_in_blocks(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p,
                           float* output) {
@@ -209,7 +216,7 @@ struct AttentionByTiles {
         return tiles_of_sixteen(unit.num_rows * job.group_heads);
     }
     static std::uint32_t* queries_of(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t first) {
-        return scratch.q_words + first * tile_blocks(job.head_dim / 2) * tile_groups;
+        return scratch.q_words + first * tile_steps(job.head_dim / 2) * tile_groups;
     }
 
     /// Packs the unit's queries, [tile][block of 32 dimensions][row of tile][dimension], zeros beyond the last one.

@@ -10,12 +10,14 @@
 
 #include "kernels/cpu/amx_tiles.hpp"
 #include "kernels/cpu/kernel_table.hpp"
+#include "kernels/numerics.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
 
 constexpr std::int64_t tile_rows = 16;
 constexpr std::int64_t tile_groups = 16;  ///< pairs of inputs
+static_assert(2 * tile_groups == bf16_block);
 constexpr std::int64_t tile_row_bytes = tile_groups * 4;
 constexpr std::int64_t tile_bytes = tile_groups * group_bytes;  ///< of weights
 

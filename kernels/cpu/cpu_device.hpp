@@ -3,9 +3,9 @@
 //
 // Threads: a Team, called at most once per operation; an operation with less work than a call is worth stays on the
 // calling thread. Outputs are distributed, never sums, so the number of threads does not change any bit. Workspace,
-// grown on demand and kept: the rows of matmul inputs that share a pass (at most 48 * K * 4 bytes) and, for attention,
-// about 200 KB per thread at head_dim 128 and the deferred chunk results (cpu_attention.cpp): at most a tenth of the
-// keys and values that the call reads.
+// grown on demand and kept: the rows of matmul inputs that share a pass (at most 48 * K * 4 bytes, with AMX twice as
+// much) and, for attention, about 200 KB per thread at head_dim 128 and the deferred chunk results (cpu_attention.cpp):
+// at most a tenth of the keys and values that the call reads.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,8 @@ namespace longhaul::kernels::cpu {
 constexpr std::int64_t lanes = 16;        ///< outputs per block
 constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
 
-constexpr std::int64_t block_rows = 48;       ///< maximum rows that share one pass over the weights
-constexpr std::int64_t max_block_rows = 192;  ///< likewise quantized weights, for any variant
+constexpr std::int64_t block_rows = 48;       ///< maximum rows that share one pass over the weights, without AMX
+constexpr std::int64_t max_block_rows = 192;  ///< likewise for any variant
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
@@ -93,7 +93,7 @@ struct Sums {
     std::int64_t first;
 };
 
-/// y[r, n] of all rows (at most block_rows) for the outputs of a BlockRange.
+/// y[r, n] of all rows (at most block_rows, bf16: KernelTable::bf16_block_rows) for the outputs of a BlockRange.
 struct MatmulJob {
     const std::byte* weights;  ///< laid out as in BlockPlaces
     std::int64_t num_outputs;
@@ -300,9 +300,9 @@ struct KvPrefetch {
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
-/// What a chunk prefetches: first the rest of its own memory (except in a single tile that does not stream, where there
-/// is not enough time), then AttentionUnit::next_prefetch_bytes of the next chunk. Bytes are counted through all keys
-/// of the chunk, then through all its values.
+/// What a chunk prefetches: first the rest of its own memory (in pairs except in a single tile that does not stream,
+/// where there is not enough time), then AttentionUnit::next_prefetch_bytes of the next chunk. Bytes are counted
+/// through all keys of the chunk, then through all its values.
 struct ChunkPrefetch {
     KvPrefetch own;
     std::int64_t own_prefetched;  ///< bytes that were prefetched earlier
@@ -370,7 +370,8 @@ const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();       ///< bf16 by fused multiply-adds
 const KernelTable* avx512_bf16_kernels();  ///< bf16 by vdpbf16ps
 const KernelTable* amx_kernels();          ///< as avx512_kernels, with int8 and int4 weights by matrix tiles
-/// bf16 weights by matrix tiles, in their order (numerics.hpp): by AMX, or emulated with AVX-512 or AVX2.
+/// bf16 weights, keys and values by matrix tiles, in their order (numerics.hpp): by AMX, or emulated with AVX-512 or
+/// AVX2.
 const KernelTable* amx_bf16_kernels();
 const KernelTable* amx_bf16_on_avx512_kernels();
 const KernelTable* amx_bf16_on_avx2_kernels();

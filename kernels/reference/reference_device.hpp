@@ -13,7 +13,7 @@
 namespace longhaul::kernels {
 
 /// `threads`: the result of threads(), and the number of threads among which the outputs of a matmul or attention are
-/// divided. `order`: of matmuls with bf16 weights.
+/// divided. `order`: of matmuls with bf16 weights and of attention over bf16 keys and values.
 std::unique_ptr<Device> make_reference_device(int threads, Bf16Order order = Bf16Order::pairs);
 
 namespace reference {

@@ -9,9 +9,11 @@
 #include "engine/json.hpp"
 #include "engine/model/model_plan.hpp"
 #include "kernels/ceilings.hpp"
+#include "kernels/device.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/job/command_line.hpp"
+#include "runner/job/device_choice.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/job_check.hpp"
@@ -166,6 +168,9 @@ std::string table_of(const JobReport& report, double bytes_per_second) {
     }
     add_needs(rows, report);
     add_lengths(rows, report, bytes_per_second);
+    if (const std::string faster = faster_kernels(report.settings, kernels::has_bf16_tiles());
+        report.model && !faster.empty())
+        rows.emplace_back("kernels", faster);
     std::size_t width = 0;
     for (const auto& row : rows) width = std::max(width, row.first.size());
     std::string table;

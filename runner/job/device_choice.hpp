@@ -30,6 +30,9 @@ int gpu_of(int node_rank);
 /// of `kernels` that belongs to one device selects it. Otherwise "cuda" if a GPU is visible.
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
+/// How the device kind of kernels = amx-bf16 begins.
+inline constexpr std::string_view kind_in_blocks = "cpu amx-bf16";
+
 /// Device kind: identifies the arithmetic that decides the bits of results, so it is part of the job's identity. "cpu"
 /// for CPUs and for kernels = cuda-exact, which gives the same bits. "cpu amx-bf16, tile numerics 1" with kernels =
 /// amx-bf16 (kernels::tile_numerics_version). Otherwise "cuda sm_90, tensor numerics 2":
@@ -40,6 +43,9 @@ std::string resolved_device(const std::string& device, const std::string& kernel
 std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library);
 /// The device kind with GPU number `gpu` of the node. Throws UsageError if the library is needed and not available.
 std::string device_kind(const Settings& settings, int gpu = 0);
+
+/// What `check` says about kernels that would be faster on this processor but give another text; "" if there are none.
+std::string faster_kernels(const Settings& settings, bool has_bf16_tiles);
 
 /// Throws UsageError if this program or this machine cannot provide the device of `settings`.
 void check_device(const Settings& settings, const Gpus& gpus);

@@ -93,7 +93,7 @@ std::string usage_line(const CommandSyntax& syntax) {
 std::string kernels_text() {
     std::string text;
     std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
-    if (variants.size() > 1) variants.push_back(kernels::CpuVariant::amx_bf16);
+    if (kernels::can_run(kernels::CpuVariant::amx_bf16)) variants.push_back(kernels::CpuVariant::amx_bf16);
     for (const kernels::CpuVariant variant : variants) {
         if (!text.empty()) text += ", ";
         text += kernels::variant_name(variant);

@@ -62,6 +62,8 @@ constexpr const char* other_device =
 constexpr const char* began_in_blocks =
     "their texts differ: kernels = amx-bf16 resumes it on any processor with AVX2, --allow-device-change resumes "
     "anyway";
+constexpr const char* began_in_pairs =
+    "their texts differ: leave out kernels = amx-bf16, --allow-device-change resumes anyway";
 
 [[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
                          const std::string& new_value, const char* fix = other_value) {
@@ -69,9 +71,13 @@ constexpr const char* began_in_blocks =
                      " (this run was started with it), got " + new_value + "; " + fix);
 }
 
-const char* fix_of(const std::string& key, const std::string& old_value) {
+const char* fix_of(const std::string& key, const std::string& old_value, const std::string& new_value) {
     if (key != "device") return other_value;
-    return old_value.starts_with("cpu amx-bf16") ? began_in_blocks : other_device;
+    const bool was_in_blocks = old_value.starts_with(kind_in_blocks),
+               is_in_blocks = new_value.starts_with(kind_in_blocks);
+    if (was_in_blocks && is_in_blocks) return other_version;
+    if (was_in_blocks) return began_in_blocks;
+    return is_in_blocks && old_value == "cpu" ? began_in_pairs : other_device;
 }
 
 std::string shown(const std::string& value) {
@@ -88,7 +94,7 @@ void compare(const RunFolder& folder, const std::map<std::string, std::string>& 
             const std::string old_value = before == old_values.end() ? "" : before->second;
             const std::string new_value = now == new_values.end() ? "" : now->second;
             if (old_value == new_value) continue;
-            refuse(folder, key, shown(old_value), shown(new_value), fix_of(key, old_value));
+            refuse(folder, key, shown(old_value), shown(new_value), fix_of(key, old_value, new_value));
         }
     }
 }

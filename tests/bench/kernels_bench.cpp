@@ -1,8 +1,8 @@
 // Question: how close are the kernels to the machine's limits?
 // Machine: any; its limits are measured and printed in the same run (kernels/ceilings.hpp).
 // Build: cmake --build build --target kernels_bench (not part of the default build)
-// Command: kernels_bench [--threads N] [--kernels NAME] [--weights bf16|int8|int4] [--only PART]
-// [--quick] Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the
+// Command: kernels_bench [--threads N] [--kernels NAME] [--weights bf16|int8|int4] [--only PART] [--quick]
+// Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the
 // read bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time
 // of single small operations, which is mostly overhead. Each matmul runs over enough copies of its matrix to exceed the
 // cache. Values are medians over rounds; each round measures the bandwidth before and after the matmul, because on

@@ -113,7 +113,7 @@ TEST_P(FusedOnProcessors, GatedMatmulIsMatmulThroughSilu) {
     EXPECT_GT(comparison.count(), 500'000);
 }
 
-/// Quantized inputs that fill their blocks, and more rows than share a pass over such weights.
+/// Inputs that fill blocks, and more rows than share a pass over the weights.
 TEST_P(FusedOnProcessors, GatedMatmulOfWholeBlocks) {
     constexpr std::int64_t inputs = 1024, width = 208;
     Comparison comparison(GetParam());
@@ -121,7 +121,7 @@ TEST_P(FusedOnProcessors, GatedMatmulOfWholeBlocks) {
         Numbers numbers(86);
         const auto bytes = rounded(numbers.normals(2 * width * inputs, 0.1F), DType::bf16);
         const WeightRows rows{.data = bytes.data(), .num_rows = 2 * width, .row_stride = inputs, .num_columns = inputs};
-        for (const DType dtype : {DType::int8, DType::int4}) {
+        for (const DType dtype : {DType::bf16, DType::int8, DType::int4}) {
             const Matrix plain = device.pack(dtype, {&rows, 1}, 8, inputs / 8);
             const Matrix gated = device.pack_gated(dtype, {&rows, 1}, 8, inputs / 8);
             for (const std::int64_t num_rows : {15, 48, 192, 250}) {

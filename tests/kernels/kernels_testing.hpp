@@ -30,7 +30,7 @@ struct DeviceCase {
     std::string name;
     std::string needs;                                         ///< hardware requirement
     std::function<std::unique_ptr<Device>(int threads)> make;  ///< returns nullptr if the machine lacks it
-    Bf16Order order = Bf16Order::pairs;                        ///< of matmuls with bf16 weights
+    Bf16Order order = Bf16Order::pairs;                        ///< of products of bf16
 
     friend void PrintTo(const DeviceCase& device, std::ostream* os) { *os << device.name; }
 };

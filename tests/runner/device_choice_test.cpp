@@ -62,6 +62,27 @@ TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     EXPECT_EQ(device_kind(settings, "sm_80", ""), "cpu");
 }
 
+// Only where it helps: such a processor, bf16, and kernels that the user did not choose otherwise.
+TEST(DeviceChoice, CheckNamesFasterKernels) {
+    Settings settings;
+    settings.device = "cpu";
+    EXPECT_EQ(
+        faster_kernels(settings, true),
+        "here kernels = amx-bf16 reads prompts and computes batches several times faster, with a text of its own");
+    EXPECT_EQ(faster_kernels(settings, false), "");
+    for (const char* kernels : {"amx-bf16", "avx512", "reference"}) {
+        settings.kernels = kernels;
+        EXPECT_EQ(faster_kernels(settings, true), "") << kernels;
+    }
+    settings.kernels = "amx";
+    EXPECT_NE(faster_kernels(settings, true), "");
+    settings.precision = "int8";
+    EXPECT_EQ(faster_kernels(settings, true), "");
+    settings.precision = "bf16";
+    settings.device = "cuda";
+    EXPECT_EQ(faster_kernels(settings, true), "");
+}
+
 // A library's sums depend on its version and on the GPU, and ranks' partial sums do not add up to those of one rank.
 TEST(DeviceChoice, ALibrarysBitsBelongToItsVersionTheGpuAndTheSplit) {
     Settings settings;
