@@ -15,7 +15,7 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-constexpr std::int64_t tile_rows = 16;
+constexpr std::int64_t tile_rows = AmxTiles::max_rows;
 constexpr std::int64_t tile_groups = 16;  ///< pairs of inputs
 static_assert(2 * tile_groups == bf16_block);
 constexpr std::int64_t tile_row_bytes = tile_groups * 4;

@@ -427,6 +427,27 @@ TEST_P(PathContract, Int8IsNearF32) {
     EXPECT_GT(error, 0.0);
 }
 
+/// Devices that equal the reference would not show that its orders differ: they do over bf16 keys and values alone, and
+/// by no more than rounding.
+TEST(Bf16OrderOfAttention, BlocksHaveBitsOfTheirOwnOverBf16Alone) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        const Case c{dtype, 64, 2, 2, 700, 3, true};
+        const auto values = [&](Bf16Order order) {
+            const auto device = make_reference_device(1, order);
+            return Scene(*device, c, 78).run(*device, DType::f32).values();
+        };
+        const std::vector<float> pairs = values(Bf16Order::pairs), blocks = values(Bf16Order::blocks);
+        if (dtype != DType::bf16) {
+            EXPECT_EQ(pairs, blocks);
+            continue;
+        }
+        EXPECT_NE(pairs, blocks);
+        // A score's other rounding can change a probability's rounding to bf16, which is a part in 256.
+        for (std::size_t i = 0; i < pairs.size(); ++i)
+            ASSERT_NEAR(pairs[i], blocks[i], 0x1p-8F * (std::abs(pairs[i]) + 1.0F));
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(exact_devices()), name_of);
 INSTANTIATE_TEST_SUITE_P(InBlocks, AttentionTest, ::testing::ValuesIn(devices_in_blocks()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, BrokenValues,
