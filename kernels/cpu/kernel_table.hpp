@@ -300,9 +300,9 @@ struct KvPrefetch {
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
-/// What a chunk prefetches: first the rest of its own memory, then AttentionUnit::next_prefetch_bytes of the next chunk.
-/// (Not its own in a single tile that does not stream: there is not enough time, except with tiles of bf16.) Bytes are
-/// counted through all keys of the chunk, then through all its values.
+/// What a chunk prefetches: first the rest of its own memory, then AttentionUnit::next_prefetch_bytes of the next
+/// chunk. (Not its own in a single tile that does not stream: there is not enough time, except with tiles of bf16.)
+/// Bytes are counted through all keys of the chunk, then through all its values.
 struct ChunkPrefetch {
     KvPrefetch own;
     std::int64_t own_prefetched;  ///< bytes that were prefetched earlier
