@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the kernels for NVIDIA GPUs and their tests, for every configured architecture and with warnings as errors.
 # Fails if a hot kernel spills registers or needs a stack. Needs nvcc but no GPU; runs nothing. Takes minutes the first
-# time.
+# time. Without precompiled headers and unity files, so that each source of the product must compile by itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

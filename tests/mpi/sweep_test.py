@@ -93,13 +93,13 @@ def killed(bench):
 def stopped(bench):
     """SIGUSR1 during a point: exit 75, all is saved; a second launch meanwhile is refused; the next one continues."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
-    sweep = sweep_file(bench, "grid draft-tree = 2 | 3\n", max_tokens=12000, checkpoint_tokens=200)
+    sweep = sweep_file(bench, "grid draft-tree = 2 | 3\n", max_tokens=5000, checkpoint_tokens=200)
     folder = bench.folder / "sweep"
     launch = bench.start(sweep, 2, verb="sweep")
     wait_in_point(launch, folder / "draft-tree=2")
-    status = json.loads(bench.command("status", folder, "--json").output)
-    check(status["state"] == "running" and status["running"] == "draft-tree=2", f"{status}")
     with launch.frozen():  # else a fast machine would be done before the second launch starts
+        status = json.loads(bench.command("status", folder, "--json").output)
+        check(status["state"] == "running" and status["running"] == "draft-tree=2", f"{status}")
         second = expect(bench.run(sweep, 1, verb="sweep"), 2, "a second launch")
     check("held by" in second.error_lines()[0] and len(second.error_lines()) == 1, second.errors)
     launch.signal(signal.SIGUSR1)
