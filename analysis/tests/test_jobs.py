@@ -46,7 +46,7 @@ def test_an_experiment_ends_in_the_papers_table_and_figure(rsd):
     runs = rsd.parents[1] / "runs" / "rsd"
     few = ["--limit=2", "--max-tokens=6", "--threads=1"]
     for number, task, quality in (("1", "xsum", "accuracy"), ("2", "wmt", "accuracy"), ("1", "dolly", None)):
-        done = script(rsd / "run.sh", number, task, *few)
+        done = script(rsd / "run.sh", number, task, *few, SEEDS="1 2")
         assert done.returncode == 0, done.stderr
         output = runs / f"experiment-{number}-{task}"
         size = "draft-depth" if number == "1" else "draft-nodes"
@@ -266,13 +266,13 @@ def tokenswift(tmp_path):
 
 @pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
 def test_tokenswifts_experiments_end_in_table_and_figure(tokenswift, tmp_path):
-    done = script(tokenswift / "run.sh", "figure-4", "--max-tokens=3072", "--prompt-tokens=64", "--draft-tree=1,1")
+    done = script(tokenswift / "run.sh", "figure-4", "--max-tokens=5120", "--prompt-tokens=64", "--draft-tree=1,1")
     assert done.returncode == 0, done.stderr
     output = tmp_path / "runs" / "tokenswift" / "figure-4"
     head, *rows = (output / "paper.csv").read_text().splitlines()
     assert head.startswith("draft,ngram-top,tokens,alpha,alpha_se,alpha_runs,beta")
     labels = [tuple(row.split(",")[:3]) for row in rows]
-    lengths = [str(1024 * part) for part in range(1, 4)]
+    lengths = [str(1024 * part) for part in range(1, 6)]
     assert labels == [("ar", "", n) for n in lengths] + [("tokenswift", top, n) for top in ("0", "5") for n in lengths]
     assert "token distinct-4" in (output / "distinct.md").read_text()
     assert "ngram-top" in (output / "figure-4.svg").read_text()
