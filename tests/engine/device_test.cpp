@@ -417,7 +417,6 @@ void expect_same_drafts(Job job, const DeviceCase& other) {
         plain.make_device = {};
     } else {
         plain.options.draft.method = "ar";
-        plain.layer.clear();
     }
     const JobResult right = launch(plain);
     Counted device(other.make);

@@ -99,8 +99,8 @@ inline std::vector<DeviceCase> all_devices() {
     return devices;
 }
 
-/// Numbers from a fixed seed, which a failing test prints. SplitMix64: half of a kernel test's time went into
-/// std::normal_distribution.
+/// Numbers from a fixed seed, which a failing test prints. SplitMix64 (Steele et al. 2014), because
+/// std::normal_distribution takes half of a kernel test's time.
 class Numbers {
   public:
     explicit Numbers(std::uint64_t seed) : state_(seed) {}
