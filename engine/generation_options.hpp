@@ -25,6 +25,14 @@ struct OutputFormat {
     friend bool operator==(const OutputFormat&, const OutputFormat&) = default;
 };
 
+/// What a model writes before it answers.
+struct Reasoning {
+    std::string end{};            ///< the text that ends it, such as "</think>"; "": the model answers at once
+    std::int64_t max_tokens = 0;  ///< then the text that ends it is written for the model; 0: any number
+
+    friend bool operator==(const Reasoning&, const Reasoning&) = default;
+};
+
 /// Items of a job may differ in every field. Items with equal options share one object.
 struct GenerationOptions {
     std::int64_t max_tokens = 1;  ///< >= 1
@@ -33,11 +41,13 @@ struct GenerationOptions {
     std::vector<std::string> dry_breakers{};  ///< sequence breakers of DRY
     std::vector<std::int32_t> eos_ids{};      ///< tokens that end the item
     std::vector<TokenBias> logit_bias{};
-    OutputFormat format{};            ///< an output ends where it cannot go on, also without a token of eos_ids
+    Reasoning reasoning{};
+    OutputFormat format{};  ///< of the answer; an output ends where it cannot go on, also without a token of eos_ids
     std::vector<std::string> stop{};  ///< stop strings: each ends the item
     std::int64_t stop_loops = 0;      ///< length of a loop that ends the item (loop_detector.hpp); 0: off
     std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
 
+    [[nodiscard]] bool reasons() const { return !reasoning.end.empty(); }
     /// Whether the token ends the item and is no part of its text.
     [[nodiscard]] bool is_end(std::int32_t token) const {
         return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();

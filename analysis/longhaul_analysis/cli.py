@@ -336,7 +336,9 @@ def _compare(options: argparse.Namespace) -> None:
             )
     runs, scoring = _open(options), _scoring(options)
     comparisons = compare_runs(runs, measures, scoring, options.draws, options.seed, _names(options.pool) or ())
-    for run in runs if scoring.answer_after and any(measure.uses_answer for measure in measures) else []:
+    for run in runs if any(measure.uses_answer for measure in measures) else []:
+        if not scoring.answer_after and not run.keys.get("reasoning-end"):
+            continue
         items = run.read_items()
         _note(answer_notes(run, scoring.num_without_answer(items), len(items)))
     found = {comparison.measure.name for comparison in comparisons}

@@ -53,7 +53,7 @@ class Measure:
 
     @property
     def uses_answer(self) -> bool:
-        """Whether it leaves out what stands before `Scoring.answer_after`."""
+        """Whether it leaves out the reasoning before an answer."""
         return self.needs_reference or self.family == "length"
 
 
@@ -168,11 +168,15 @@ class Scoring:
         """What is held against a reference or a required length; empty for an item that failed or did not get there."""
         if item.failed or self.lacks_answer(item):
             return ""
-        return item.text if self.answer_after is None else item.text.rpartition(self.answer_after)[2].strip()
+        if self.answer_after is not None:
+            return item.text.rpartition(self.answer_after)[2].strip()
+        return item.text if item.answer is None else item.answer.strip()
 
     def lacks_answer(self, item: Item) -> bool:
         """Whether the text has reasoning alone."""
-        return not item.failed and self.answer_after is not None and self.answer_after not in item.text
+        if self.answer_after is None:
+            return not item.failed and item.reasons and item.answer is None
+        return not item.failed and self.answer_after not in item.text
 
     def num_without_answer(self, items: Iterable[Item]) -> int:
         """Of the items that have something to hold an answer against."""

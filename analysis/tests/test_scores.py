@@ -219,6 +219,14 @@ def test_answers_of_reasoning_models_are_scored_alone(make_run):
     assert (plain.without_answer, answers.without_answer) == (0, 1)
     assert "1 of 3 items end before their answer" in answers.notes(measures)[0]
     assert answers.notes(choose_measures(["distinct_1"])) == []
+    for item, answer in zip(items, ["no</think>\n\nthe dog ran", None, "the end"], strict=True):
+        item["answer"] = answer  # as a job with reasoning-end has them
+    found = score_run(one_run(make_run("found", items, references=references)), measures)
+    assert found.value("rouge1") < answers.value("rouge1")  # the first end counts
+    assert found.without_answer == 1
+    assert score_run(
+        one_run(make_run("again", items, references=references)), measures, Scoring(answer_after="</think>")
+    ).value("rouge1") == answers.value("rouge1")
 
 
 def test_items_without_reference_are_left_out_and_counted(make_run):

@@ -15,11 +15,15 @@ GrammarBuilder::Piece piece_of(GrammarBuilder& builder, const OutputFormat& form
 
 }  // namespace
 
-Grammar grammar_of(const OutputFormat& format) {
+Grammar grammar_of(const OutputFormat& format, bool behind_reasoning) {
     try {
         GrammarBuilder builder;
         const GrammarBuilder::Piece piece = piece_of(builder, format);
         if (builder.is_left_recursive()) throw BadFormat{"a schema refers to itself with nothing between"};
+        if (behind_reasoning) {
+            const GrammarBuilder::Piece gap = builder.optional(builder.one_of({" ", "\n", "\n\n"}));
+            return builder.finish(GrammarBuilder::sequence({gap, piece}));
+        }
         Grammar grammar = builder.finish(piece);
         if (GrammarMatcher(grammar).is_complete()) throw BadFormat{"it allows no text but the empty one"};
         return grammar;

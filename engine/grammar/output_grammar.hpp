@@ -13,7 +13,8 @@ struct BadFormat {
     std::string fault;
 };
 
-/// The texts of a format that is not `any`. Throws BadFormat.
-Grammar grammar_of(const OutputFormat& format);
+/// The texts of a format that is not `any`. `behind_reasoning`: with a blank, or one or two line ends, that may stand
+/// before them. Throws BadFormat.
+Grammar grammar_of(const OutputFormat& format, bool behind_reasoning = false);
 
 }  // namespace longhaul::engine

@@ -35,7 +35,10 @@ TokenGrammar::TokenGrammar(Grammar grammar, std::shared_ptr<const TokenTexts> te
 
 TokenGrammar::State TokenGrammar::next(State state, std::int32_t token) {
     const std::string_view text = texts_->text(token);
-    if (text.empty()) return GrammarMatcher::dead;
+    return text.empty() ? GrammarMatcher::dead : next(state, text);
+}
+
+TokenGrammar::State TokenGrammar::next(State state, std::string_view text) {
     for (const char byte : text) state = matcher_.next(state, static_cast<std::uint8_t>(byte));
     return state;
 }
@@ -73,25 +76,6 @@ void TokenGrammar::limit_memory() {
     matcher_.forget_all_but(kept_);
     allowed_.clear();
     ++num_limited_;
-}
-
-const AllowedTokens& OutputGrammar::allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) {
-    grammar_->limit_memory();
-    const bool has_grown =
-        output.size() >= output_.size() && std::equal(output_.begin(), output_.end(), output.begin());
-    if (!has_grown) {
-        output_.clear();
-        state_ = grammar_->start();
-    }
-    const auto fresh = output.subspan(output_.size());
-    for (const std::int32_t token : fresh) {
-        state_ = grammar_->next(state_, token);
-        grammar_->limit_memory();
-    }
-    output_.insert(output_.end(), fresh.begin(), fresh.end());
-    TokenGrammar::State state = state_;
-    for (const std::int32_t token : path) state = grammar_->next(state, token);
-    return grammar_->allowed(state);
 }
 
 }  // namespace longhaul::engine

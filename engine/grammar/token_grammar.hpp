@@ -48,6 +48,7 @@ class TokenGrammar {
     const AllowedTokens& allowed(State state);
 
     State next(State state, std::int32_t token);
+    State next(State state, std::string_view text);
     [[nodiscard]] State start() const { return matcher_.start(); }
 
     /// States that stay valid when others are forgotten because they take too much memory: limit_memory changes them.
@@ -64,25 +65,6 @@ class TokenGrammar {
     std::unordered_map<State, AllowedTokens> allowed_;
     std::vector<State*> kept_;
     std::int64_t num_limited_ = 0;
-};
-
-/// The output of one item in its grammar.
-class OutputGrammar final : public TokenConstraint {
-  public:
-    explicit OutputGrammar(std::shared_ptr<TokenGrammar> grammar)
-        : grammar_(std::move(grammar)), state_(grammar_->start()) {
-        grammar_->keep(state_);
-    }
-    ~OutputGrammar() override { grammar_->drop(state_); }
-    OutputGrammar(const OutputGrammar&) = delete;
-    OutputGrammar& operator=(const OutputGrammar&) = delete;
-
-    const AllowedTokens& allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) override;
-
-  private:
-    std::shared_ptr<TokenGrammar> grammar_;
-    std::vector<std::int32_t> output_;  ///< tokens that `state_` is behind
-    TokenGrammar::State state_;
 };
 
 }  // namespace longhaul::engine

@@ -58,9 +58,9 @@ std::unique_ptr<Sequence> Replica::State::make_sequence(Admission& admission) {
     sequence->sampling.biases = wanted.logit_bias;
     if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
     sequence->sampling.dry_breakers = sequence->dry_breakers.get();
-    if (const auto grammar = sequence->is_forced() ? nullptr : grammars.of(wanted.format))
-        sequence->grammar = std::make_unique<OutputGrammar>(grammar);
-    sequence->sampling.constraint = sequence->grammar.get();
+    if (const auto rules = sequence->is_forced() ? nullptr : output_rules.of(wanted))
+        sequence->constraint = std::make_unique<OutputConstraint>(rules, sequence->item.prompt);
+    sequence->sampling.constraint = sequence->constraint.get();
     sequence->kv = std::make_shared<KvSequence>(pool);
     sequence->drafter = make_drafter_of(*sequence);
     sequence->num_logprobs = num_logprobs(sequence->item);
@@ -177,6 +177,10 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
         done.text = output_text(tokenizer, sequence.item.prompt, has_end ? shown.first(shown.size() - 1) : shown);
     }
     if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
+    const GenerationOptions& wanted = *sequence.item.options;
+    done.reasons = wanted.reasons() && !sequence.is_forced();
+    if (done.reasons)
+        done.answer = answer_in(done.text, wanted.reasoning.end, tokenizer, sequence.item.prompt, sequence.output());
     done.logprobs = std::move(sequence.logprobs);
     if (error.empty()) done.states = std::move(sequence.states);
     done.reason = reason;

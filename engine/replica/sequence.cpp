@@ -49,4 +49,33 @@ std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t
     return text.substr(before.size());
 }
 
+static std::string without_first_space(std::string_view text) {
+    const std::size_t first = text.find_first_not_of(" \t\r\n");
+    return std::string(text.substr(std::min(first, text.size())));
+}
+
+/// Where `wanted` ends in the text. `before`: the size of the text without the token that ends it.
+static std::size_t end_of_first(const std::string& wanted, const std::string& text, std::size_t before) {
+    constexpr std::size_t replacement = 3;  // U+FFFD, for a character that the token completes
+    const std::size_t earliest = before - std::min(before, wanted.size() + replacement);
+    const std::size_t begin = text.find(wanted, earliest);
+    return begin == std::string::npos ? text.size() : begin + wanted.size();
+}
+
+std::optional<std::string> answer_in(const std::string& text, const std::string& end, const Tokenizer& tokenizer,
+                                     std::span<const std::int32_t> prompt, std::span<const std::int32_t> output) {
+    const ReasoningEnd search(end, tokenizer);
+    if (search.is_at_end_of(prompt)) return without_first_space(text);
+    std::int32_t matched = 0;
+    for (std::size_t i = 0; i < output.size(); ++i) {
+        const auto rest = search.next(matched, output[i]);
+        if (!rest) continue;
+        const std::size_t begin = rest->empty() || tokenizer.is_special(output[i])
+                                      ? output_text(tokenizer, prompt, output.first(i + 1)).size()
+                                      : end_of_first(end, text, output_text(tokenizer, prompt, output.first(i)).size());
+        return without_first_space(std::string_view(text).substr(std::min(begin, text.size())));
+    }
+    return std::nullopt;
+}
+
 }  // namespace longhaul::engine

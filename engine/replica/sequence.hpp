@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/draft/drafter.hpp"
-#include "engine/grammar/token_grammar.hpp"
+#include "engine/grammar/output_rules.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/replica/loop_detector.hpp"
 #include "engine/replica/work_item.hpp"
@@ -53,7 +53,7 @@ struct Sequence {
     WorkItem item;
     SamplingParams sampling{};                          ///< the item's, with its breakers
     std::shared_ptr<const DryBreakers> dry_breakers{};  ///< null without DRY
-    std::unique_ptr<OutputGrammar> grammar{};           ///< null for any text
+    std::unique_ptr<OutputConstraint> constraint{};     ///< null for any text
     std::int64_t number = 0;           ///< order of admission in this launch: the youngest has the largest
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
@@ -105,5 +105,10 @@ struct Sequence {
 /// (SentencePiece strips it only at the beginning of a text).
 std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
                         std::span<const std::int32_t> output);
+
+/// The part of `text`, which is that of `output`, behind the text that ends the reasoning (Reasoning::end), without
+/// white space before it. nullopt if the reasoning does not end.
+std::optional<std::string> answer_in(const std::string& text, const std::string& end, const Tokenizer& tokenizer,
+                                     std::span<const std::int32_t> prompt, std::span<const std::int32_t> output);
 
 }  // namespace longhaul::engine

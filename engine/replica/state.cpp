@@ -23,7 +23,7 @@ Replica::State::State(Model& on_model, Group& of_group, const Tokenizer& with_to
                model.config().vocab_size),
       log_softmax(model.config().vocab_size),
       breakers(tokenizer),
-      grammars(tokenizer, model.config().vocab_size),
+      output_rules(tokenizer, model.config().vocab_size),
       pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
       rounds(options.checkpoint, model, *drafter, group),
       pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),

@@ -26,7 +26,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/replica/checkpoint_rounds.hpp"
 #include "engine/replica/dry_breakers.hpp"
-#include "engine/replica/grammar_cache.hpp"
+#include "engine/replica/output_rules_cache.hpp"
 #include "engine/replica/prefill_pace.hpp"
 #include "engine/replica/replica.hpp"
 #include "engine/replica/sequence.hpp"
@@ -79,7 +79,7 @@ struct Replica::State {
     BatchVerifier verifier;
     LogSoftmax log_softmax;
     BreakerMaker breakers;
-    GrammarCache grammars;
+    OutputRulesCache output_rules;
     KvPool pool;
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;

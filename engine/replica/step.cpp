@@ -11,9 +11,8 @@
 namespace longhaul::engine {
 
 static constexpr const char* format_error =
-    "json-schema, regex, choice: expected a format that the model's tokens can spell, with few ways to read the "
-    "beginning "
-    "of a text, got another; let alternatives differ in their first characters";
+    "json-schema, regex, choice, reasoning-end: expected texts that the model's tokens can spell, with few ways to "
+    "read their beginning, got others; let alternatives differ in their first characters";
 
 /// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
 /// not sampled, so it does not depend on the noise.
@@ -138,16 +137,16 @@ void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row
 
 /// Whether nothing could be chosen as the first token. Of the others this is known when the one before is appended.
 static bool had_no_first_token(Sequence& sequence) {
-    if (!sequence.grammar || sequence.num_output() != 1) return false;
-    const AllowedTokens& first = sequence.grammar->allowed({}, {});
+    if (!sequence.constraint || sequence.num_output() != 1) return false;
+    const AllowedTokens& first = sequence.constraint->allowed({}, {});
     return !first.end && !first.any_but(sequence.item.options->eos_ids);
 }
 
 /// How its format ends an item, if nothing can follow its output.
 static std::optional<FinishReason> format_end(Sequence& sequence) {
-    if (!sequence.grammar) return {};
+    if (!sequence.constraint) return {};
     const std::vector<std::int32_t>& ends = sequence.item.options->eos_ids;
-    const AllowedTokens& next = sequence.grammar->allowed(sequence.output(), {});
+    const AllowedTokens& next = sequence.constraint->allowed(sequence.output(), {});
     if (next.any_but(ends)) return {};
     return next.end ? FinishReason::stop : FinishReason::error;
 }

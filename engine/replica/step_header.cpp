@@ -46,6 +46,8 @@ void fields(Archive& archive, GenerationOptions& options) {
     list(archive, options.dry_breakers);
     archive(options.eos_ids);
     archive(options.logit_bias);
+    archive(options.reasoning.end);
+    archive(options.reasoning.max_tokens);
     archive(options.format.kind);
     list(archive, options.format.texts);
     list(archive, options.stop);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,12 @@ enum class FinishReason { length, stop, repetition, error };
 
 struct FinishedItem {
     std::int64_t index = 0;
-    std::vector<std::int32_t> tokens;    ///< all output tokens, end-of-text included; on an error those before it
-    std::string text;                    ///< without special tokens and the stop string; empty if only scored
-    std::vector<std::int32_t> logprobs;  ///< a row per token (log_softmax.hpp); empty without `logprobs`
-    std::int64_t scored_bytes = 0;       ///< bytes of the scored text of a given continuation
+    std::vector<std::int32_t> tokens;     ///< all output tokens, end-of-text included; on an error those before it
+    std::string text;                     ///< without special tokens and the stop string; empty if only scored
+    std::optional<std::string> answer{};  ///< the part of `text` behind the reasoning; nullopt if that has no end
+    bool reasons = false;                 ///< the item's options have a Reasoning::end
+    std::vector<std::int32_t> logprobs;   ///< a row per token (log_softmax.hpp); empty without `logprobs`
+    std::int64_t scored_bytes = 0;        ///< bytes of the scored text of a given continuation
     /// Of the scored tokens and the one before them, with ReplicaOptions::keeps_states; nullptr on an error.
     std::shared_ptr<const TextStates> states{};
     FinishReason reason = FinishReason::length;

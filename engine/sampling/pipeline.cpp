@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "engine/sampling/sum_over_tokens.hpp"
 #include "engine/sampling/token_constraint.hpp"
@@ -61,6 +62,7 @@ void LogitsPipeline::keep_allowed(const NodeContext& context) {
     const auto prompt = static_cast<std::size_t>(params_.prompt_tokens);
     const auto output = context.sequence.subspan(std::min(prompt, context.sequence.size()));
     const AllowedTokens& allowed = params_.constraint->allowed(output, context.path);
+    if (allowed.end && std::cmp_equal(allowed.count, logits_.size())) return;  // all
     // A draft that no allowed output goes on with is never accepted.
     if (!allowed.end && !allowed.any_but(params_.ends)) return;
     std::vector<float> ends;

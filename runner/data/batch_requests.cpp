@@ -38,7 +38,8 @@ const std::map<std::string, std::string>& key_fields() {
                                                            {"ignore_eos", "ignore-eos"},
                                                            {"min_tokens", "min-tokens"},
                                                            {"stop_token_ids", "stop-token-ids"},
-                                                           {"logit_bias", "logit-bias"}};
+                                                           {"logit_bias", "logit-bias"},
+                                                           {"thinking_token_budget", "max-reasoning-tokens"}};
     return fields;
 }
 
@@ -62,6 +63,7 @@ const std::map<std::string, Json>& neutral_values() {
                                                     {"add_generation_prompt", true},
                                                     {"continue_final_message", false},
                                                     {"chat_template_kwargs", Json::object()},
+                                                    {"include_reasoning", true},
                                                     {"documents", Json::array()},
                                                     {"return_token_ids", false},
                                                     {"return_tokens_as_token_ids", false}};
@@ -215,9 +217,12 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
     for (const auto& [name, value] : body.items()) {
         if (value.is_null() || ignored_fields().contains(name) || own_fields().contains(name)) continue;
         const auto key = key_fields().find(name);
-        const bool turned_off = name == "top_k" && value == -1;  // as in vLLM
+        const bool is_limit = name == "top_k" || name == "thinking_token_budget";
+        const bool turned_off = is_limit && value == -1;  // as in vLLM
         if (chat && name == "chat_template_kwargs") {
             add_template_variables(*settings, value, where);
+        } else if (chat && name == "reasoning_effort") {
+            add_template_variables(*settings, {{name, value}}, where);
         } else if (is_format_field(name)) {
             set_format(*settings, name, value, text_of, where);
         } else if (key == key_fields().end()) {
@@ -226,6 +231,7 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
             set_generation_key(*settings, key->second, turned_off ? Json(0) : value, where, "body." + name);
         }
     }
+    check_reasoning(*settings, where, "body.thinking_token_budget");
     // The engine reports the chosen token's log-probability only beside at least one other.
     if (top_logprobs) settings->logprobs = std::max<std::int64_t>(*top_logprobs, 1);
     return settings;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/grammar/reasoning_end.hpp"
 #include "engine/hash.hpp"
 #include "engine/replica/sequence.hpp"
 #include "engine/tokenizer/chat_template.hpp"
@@ -238,10 +239,26 @@ class RecordDataSet : public CheckedDataSet {
         std::vector<std::string> notices = records_->notices();
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
+        if (settings_.reasoning_end.empty() && !wants_continuation(settings_) && opens_reasoning(0))
+            notices.emplace_back(
+                "the first prompt ends with <think>: with reasoning-end = </think> results have the answers by "
+                "themselves, and json-schema, regex and choice leave the reasoning alone");
         return notices;
     }
 
   private:
+    /// Whether the model is to go on with its reasoning, as templates of models say that always think.
+    [[nodiscard]] bool opens_reasoning(std::int64_t index) const {
+        try {
+            const Record record = records_->read(index);
+            if (!record.tokens.empty()) return false;
+            const std::string text = text_of(record, record.settings ? *record.settings : settings_, label(index));
+            return engine::without_space(text).ends_with("<think>");
+        } catch (const InputError&) {  // an item that fails
+            return false;
+        }
+    }
+
     std::string label(std::int64_t index) const override { return records_->label(index); }
 
     void fill(Prompt& prompt, std::int64_t index, const engine::Tokenizer& tokenizer,

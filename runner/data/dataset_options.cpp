@@ -25,6 +25,8 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"json-schema", Type::text},
                                                                 {"regex", Type::text},
                                                                 {"choice", Type::text},
+                                                                {"reasoning-end", Type::text},
+                                                                {"max-reasoning-tokens", Type::number},
                                                                 {"stop-loops", Type::number},
                                                                 {"logprobs", Type::number},
                                                                 {"logit-bias", Type::by_number},
@@ -114,6 +116,7 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     if (key == "dry-breakers") settings.dry_breakers.emplace();
     if (key == "stop-token-ids") settings.stop_token_ids.clear();
     if (key == "logit-bias") settings.logit_bias.clear();
+    if (key == "reasoning-end" && value == "") settings.max_reasoning_tokens = 0;  // the job's
     if (sets_format(key)) {
         if (settings.own_format) throw InputError(where, field, "one format", "a second one");
         settings.format = {};
@@ -130,6 +133,11 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     }
 }
 
+void check_reasoning(const Settings& settings, const std::string& where, const std::string& field) {
+    if (settings.max_reasoning_tokens > 0 && settings.reasoning_end.empty())
+        throw InputError(where, field, "0 without reasoning-end", std::to_string(settings.max_reasoning_tokens));
+}
+
 std::string option_called(std::string name) {
     if (name == "max_completion_tokens" || name == "max_new_tokens") return "max-tokens";
     std::replace(name.begin(), name.end(), '_', '-');
@@ -143,6 +151,7 @@ std::shared_ptr<const Settings> with_options(const Json& options, const Settings
     if (!options.is_object()) throw InputError(where, "options", "an object", engine::describe(options));
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [key, value] : options.items()) set_generation_key(*settings, key, value, where, "options." + key);
+    check_reasoning(*settings, where, "options.max-reasoning-tokens");
     return settings;
 }
 

@@ -70,6 +70,9 @@ std::string text_member(const engine::Json& object, const std::string& key, cons
 void set_generation_key(Settings& settings, const std::string& key, const engine::Json& value, const std::string& where,
                         const std::string& field);
 
+/// Throws InputError for a limit of a reasoning that has no end. Call when all keys of an item are set.
+void check_reasoning(const Settings& settings, const std::string& where, const std::string& field);
+
 /// The generation key that other programs call `name` ("max_tokens"); "" if there is none.
 std::string option_called(std::string name);
 

@@ -53,6 +53,8 @@ struct Settings {
     std::vector<std::string> stop;
     engine::OutputFormat format;  // keys json-schema, regex and choice
     bool own_format = false;      // no key: an item's options set format
+    std::string reasoning_end;    // "": the model does not reason before it answers
+    std::int64_t max_reasoning_tokens = 0;
     std::int64_t stop_loops = 0;
     std::string add_bos = "auto";
     std::string overlong = "error";

@@ -374,6 +374,9 @@ void check_together(const Settings& settings, const KeyOrigins& origins, Faults&
     if (!faults.has("device") && settings.all_reduce == "nccl" && settings.device != "cuda")
         add("all-reduce", "all-reduce", "ordered with device = " + settings.device, shown(settings.all_reduce),
             "NCCL connects NVIDIA GPUs");
+    if (settings.max_reasoning_tokens > 0 && settings.reasoning_end.empty())
+        add("max-reasoning-tokens", "max-reasoning-tokens", "0 without reasoning-end",
+            std::to_string(settings.max_reasoning_tokens), "reasoning-end = </think>, or what the model writes");
     check_drafts(settings, origins, faults);
     check_resampling(settings, origins, faults);
     check_layer_folders(settings, origins, faults);

@@ -376,6 +376,9 @@ Section text_section() {
          json_schema_key(),
          regex_key(),
          choice_key(),
+         reasoning_end_key(),
+         later(integer("max-reasoning-tokens", Kind::identity, &Settings::max_reasoning_tokens, 0, max_tokens,
+                       "write reasoning-end for the model where its reasoning has so many tokens; 0 = off")),
          later(integer(
              "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
              "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "

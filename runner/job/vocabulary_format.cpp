@@ -1,10 +1,12 @@
-// The vocabulary of structured outputs: what an output must look like.
+// The vocabulary of structured outputs: what an output must look like, behind the reasoning of a model that thinks
+// first.
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
 
 #include "engine/error.hpp"
 #include "engine/grammar/output_grammar.hpp"
+#include "engine/grammar/reasoning_end.hpp"
 #include "engine/json.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary_parts.hpp"
@@ -14,7 +16,7 @@ namespace {
 
 using Format = engine::OutputFormat;
 
-constexpr std::size_t max_choices = 4096, max_format_bytes = 1 << 18;
+constexpr std::size_t max_choices = 4096, max_format_bytes = 1 << 18, max_end_bytes = 256;
 
 void check_kind(const Settings& settings, Format::Kind kind) {
     if (settings.format.kind != Format::Kind::any && settings.format.kind != kind)
@@ -148,6 +150,27 @@ Key choice_key() {
                 for (const std::string& text : s.format.texts) values.push_back(quote_text(text));
                 return values;
             }};
+}
+
+Key reasoning_end_key() {
+    return {.info = {.key = "reasoning-end",
+                     .value_name = "TEXT",
+                     .help = "for models that think first: the text between reasoning and answer, such as </think>. "
+                             "Results then have the answer by itself, and a format is the answer's; empty = none",
+                     .may_be_empty = true},
+            .later = true,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    std::string text = value.empty() ? "" : parse_text(value);
+                    if (!value.empty() &&
+                        (engine::without_space(text).empty() || text.size() > max_end_bytes || !is_text(text)))
+                        throw BadValue{"a text of 1 to " + std::to_string(max_end_bytes) + " bytes", ""};
+                    s.reasoning_end = std::move(text);
+                },
+            .get =
+                [](const Settings& s) {
+                    return s.reasoning_end.empty() ? Strings{} : Strings{quote_text(s.reasoning_end)};
+                }};
 }
 
 }  // namespace longhaul::runner

@@ -123,6 +123,7 @@ std::shared_ptr<const engine::GenerationOptions> generation_options(const Settin
     if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
     options.eos_ids.insert(options.eos_ids.end(), settings.stop_token_ids.begin(), settings.stop_token_ids.end());
     options.logit_bias = settings.logit_bias;
+    options.reasoning = {.end = settings.reasoning_end, .max_tokens = settings.max_reasoning_tokens};
     options.format = settings.format;
     return std::make_shared<const engine::GenerationOptions>(std::move(options));
 }

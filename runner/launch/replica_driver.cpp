@@ -264,7 +264,9 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.index = number;
     item.reason = engine::FinishReason::error;
     item.error = prompt.error;
-    item.max_tokens = options_of(prompt)->max_tokens;
+    const auto options = options_of(prompt);
+    item.max_tokens = options->max_tokens;
+    item.reasons = options->reasons() && !wants_continuation(phase_.settings);
     ResultRecord failed = record_of(item, prompt.id);
     failed.error = without_paths(prompt.error, phase_.settings);
     record(failed, item);
@@ -275,6 +277,8 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.key = key_of(item.index);
     record.id = id;
     record.text = item.text;
+    record.answer = item.answer;
+    record.reasons = item.reasons;
     record.loss = item.statistics.loss;
     record.logprobs = logprobs_text(item.tokens, item.logprobs);
     const bool scored = phase_.settings.mode == Mode::perplexity;

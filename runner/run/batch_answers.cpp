@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/grammar/reasoning_end.hpp"
 #include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -152,7 +153,7 @@ class BatchAnswers {
     Ordered choice(const BatchRequest& request, const ResultRecord& sample) {
         Ordered choice{{"index", sample.key.sample}};
         if (request.chat) {
-            choice["message"] = {{"role", "assistant"}, {"content", sample.text}};
+            choice["message"] = message(*request.settings, sample);
         } else {
             choice["text"] = sample.text;
         }
@@ -161,16 +162,44 @@ class BatchAnswers {
         return choice;
     }
 
+    /// A chat's answer apart from its reasoning, as servers give them.
+    Ordered message(const Settings& settings, const ResultRecord& sample) {
+        if (!sample.reasons) return {{"role", "assistant"}, {"content", sample.text}};
+        return {{"role", "assistant"},
+                {"content", sample.answer ? Ordered(*sample.answer) : Ordered()},
+                {"reasoning_content", reasoning(settings.reasoning_end, sample)}};
+    }
+
+    /// What stands before the answer, without the texts that begin and end it.
+    std::string reasoning(const std::string& end, const ResultRecord& sample) {
+        const auto trimmed = engine::without_space;
+        std::string_view text = sample.text;
+        if (sample.answer) {
+            text = trimmed(text.substr(0, text.size() - std::min(text.size(), sample.answer->size())));
+            const std::string shown_end = tokenizer().decode(tokenizer().encode(end), true);
+            const std::string_view last = trimmed(shown_end);
+            if (text.ends_with(last)) text.remove_suffix(last.size());
+        }
+        text = trimmed(text);
+        const std::string begin = end.starts_with("</") ? "<" + end.substr(2) : "";
+        if (text.starts_with(begin)) text.remove_prefix(begin.size());
+        return std::string(trimmed(text));
+    }
+
+    const engine::Tokenizer& tokenizer() {
+        if (!tokenizer_) tokenizer_ = engine::Tokenizer::load(model_);
+        return *tokenizer_;
+    }
+
     Ordered logprobs(const BatchRequest& request, const ResultRecord& sample) {
         if (!request.top_logprobs || sample.logprobs.empty()) return nullptr;
-        if (!tokenizer_) tokenizer_ = engine::Tokenizer::load(model_);
         const Json rows = engine::try_parse_json(sample.logprobs);
-        return (request.chat ? chat_logprobs : completion_logprobs)(rows, *request.top_logprobs, *tokenizer_);
+        return (request.chat ? chat_logprobs : completion_logprobs)(rows, *request.top_logprobs, tokenizer());
     }
 
     BatchRequests requests_;
     std::filesystem::path model_;
-    std::unique_ptr<engine::Tokenizer> tokenizer_;  ///< loaded for the first log-probabilities
+    std::unique_ptr<engine::Tokenizer> tokenizer_;  ///< loaded when it is needed
 };
 
 /// All samples of a request; empty if one is missing.

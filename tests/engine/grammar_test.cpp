@@ -12,7 +12,7 @@
 #include "engine/error.hpp"
 #include "engine/grammar/grammar_matcher.hpp"
 #include "engine/grammar/output_grammar.hpp"
-#include "engine/grammar/token_grammar.hpp"
+#include "engine/grammar/output_rules.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 
@@ -387,6 +387,9 @@ class TokenGrammars : public ::testing::Test {
     std::shared_ptr<TokenGrammar> grammar(Kind kind, std::vector<std::string> of) {
         return std::make_shared<TokenGrammar>(grammar_of({kind, std::move(of)}), texts);
     }
+    std::shared_ptr<OutputRules> rules(const std::shared_ptr<TokenGrammar>& of) {
+        return std::make_shared<OutputRules>(of, std::nullopt, 0, vocab_size);
+    }
 };
 
 TEST_F(TokenGrammars, AllowTheTokensWhoseTextsGoOn) {
@@ -396,7 +399,7 @@ TEST_F(TokenGrammars, AllowTheTokensWhoseTextsGoOn) {
          {std::tuple{Kind::json_schema, schema, R"({"answer": "It is the best", "score": 12})"},
           {Kind::regex, "[a-z ]+(, [a-z ]+)*\\.", "once upon a time, there was a time."},
           {Kind::choice, "the only one", "the only one"}}) {
-        OutputGrammar output(grammar(kind, {format}));
+        OutputConstraint output(rules(grammar(kind, {format})), {});
         GrammarMatcher matcher(grammar_of({kind, {format}}));
         const std::vector<std::int32_t> tokens = tokenizer->encode(text);
         for (std::size_t n = 0; n <= tokens.size(); ++n) {
@@ -436,7 +439,7 @@ TEST_F(TokenGrammars, AllowTheTokensWhoseTextsGoOn) {
 TEST_F(TokenGrammars, AmbiguousFormatsAreGivenUp) {
     for (const char* expression :
          {"(.?){9999}", "((a|aa|aaa){1,99}){1,99}", "((.|..)*a){0,999}(a?){9000}", "(a?){9000}"}) {
-        OutputGrammar output(grammar(Kind::regex, {expression}));
+        OutputConstraint output(rules(grammar(Kind::regex, {expression})), {});
         const std::vector<std::int32_t> a(9000, tokenizer->encode("a").front());
         std::size_t n = 0;
         while (n < a.size() && !output.allowed(std::span(a).first(n), {}).unknown) ++n;
@@ -446,14 +449,14 @@ TEST_F(TokenGrammars, AmbiguousFormatsAreGivenUp) {
     }
     std::vector<std::string> labels;
     for (int i = 0; i < 20'000; ++i) labels.push_back("label " + std::to_string(i * i));
-    OutputGrammar choices(grammar(Kind::choice, labels));
+    OutputConstraint choices(rules(grammar(Kind::choice, labels)), {});
     EXPECT_TRUE(choices.allowed({}, {}).count > 0) << "many choices are not many ways";
 }
 
 // What is known of states is forgotten when it takes too much memory; the answers stay.
 TEST_F(TokenGrammars, LongTextsTakeBoundedMemory) {
     const auto shared = grammar(Kind::regex, {"a{0,60000}b{0,60000}c?"});
-    OutputGrammar first(shared), second(shared);
+    OutputConstraint first(rules(shared), {}), second(rules(shared), {});
     const std::vector<std::int32_t> a = tokenizer->encode("a"), b = tokenizer->encode("b"), c = tokenizer->encode("c");
     ASSERT_EQ(a.size() + b.size() + c.size(), 3);
     std::vector<std::int32_t> tokens(60000, a.front());

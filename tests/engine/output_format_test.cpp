@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/grammar/output_grammar.hpp"
-#include "engine/replica/grammar_cache.hpp"
+#include "engine/replica/output_rules_cache.hpp"
 #include "tests/engine/heads_folder.hpp"
 #include "tests/engine/text_distribution.hpp"
 
@@ -87,7 +87,7 @@ TEST(OutputFormats, AnAmbiguousOneFailsItsItem) {
     job.own[1].format = regex_format("(<?[0-9]?>?){5000}");
     const JobResult result = launch(job);
     EXPECT_EQ(result.items.at(1).reason, FinishReason::error);
-    EXPECT_NE(result.items.at(1).error.find("expected a format that the model"), std::string::npos);
+    EXPECT_NE(result.items.at(1).error.find("expected texts that the model"), std::string::npos);
     EXPECT_EQ(result.items.at(2).reason, FinishReason::stop) << "the others go on";
     job.own[1].logit_bias = {{5, 100}};  // what it then chooses is an end
     EXPECT_EQ(launch(job).items.at(1).reason, FinishReason::error);
@@ -170,9 +170,11 @@ TEST(OutputFormats, SamplingRulesGiveOneText) {
 TEST(OutputFormats, TextsHaveTheTargetsDistribution) {
     const std::vector<std::int32_t> prompt{1, 2, 3, 4, 5, 6};
     const NumberTokenizer tokenizer;
-    OutputGrammar grammar(GrammarCache(tokenizer, 96).of(regex_format("(" + even + "|<1.>)*")));
+    GenerationOptions wanted;
+    wanted.format = regex_format("(" + even + "|<1.>)*");
+    OutputConstraint constraint(OutputRulesCache(tokenizer, 96).of(wanted), prompt);
     SamplingParams sampling = four_tokens();
-    sampling.constraint = &grammar;
+    sampling.constraint = &constraint;
     sampling.prompt_tokens = std::ssize(prompt);
     for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
         Job job{base_options()};

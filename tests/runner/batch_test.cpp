@@ -74,15 +74,18 @@ TEST_F(BatchTest, TextPartsOfAMessageAreJoined) {
 TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
     Settings settings = job(chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
                             chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
-                            chat("d", R"(, "chat_template_kwargs": {})"));
+                            chat("d", R"(, "chat_template_kwargs": {})") + chat("e", R"(, "reasoning_effort": "low")"));
     settings.chat_template =
-        write("t.jinja", "{{ thinks }} {{ level }}{% for m in messages %} {{ m.content }}{% endfor %}").string();
+        write("t.jinja",
+              "{{ thinks }} {{ level }}{{ reasoning_effort }}{% for m in messages %} {{ m.content }}{% endfor %}")
+            .string();
     settings.template_variable = {"thinks=true", "level=high"};
     const auto data = DataSet::open(settings);
     EXPECT_EQ(show(*data, 0), "a: True high Hi");
     EXPECT_EQ(show(*data, 1), "b: False low Hi");
     EXPECT_EQ(show(*data, 2), "c: True ['x', None] Hi");
     EXPECT_EQ(show(*data, 3), "d: True high Hi");
+    EXPECT_EQ(show(*data, 4), "e: True highlow Hi");
 }
 
 TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {
@@ -102,6 +105,8 @@ TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {
                             R"("seed": null)",
                             R"("min_tokens": 0)",
                             R"("skip_special_tokens": true)",
+                            R"("include_reasoning": true)",
+                            R"("thinking_token_budget": -1)",
                             R"("stop_token_ids": [])",
                             R"("user": "me")",
                             R"("metadata": {"a": "b"})",
@@ -144,6 +149,7 @@ TEST_F(BatchTest, RefusedFields) {
         {R"("min_tokens": -1)", "min_tokens: expected an integer from 0 to 2147483647, got -1"},
         {R"("stop_token_ids": ["a"])", "stop_token_ids: expected a number, got \"a\""},
         {R"("stop_token_ids": [-1])", "stop_token_ids: expected an integer from 0 to 2147483647, got -1"},
+        {R"("thinking_token_budget": 5)", "thinking_token_budget: expected 0 without reasoning-end, got 5"},
         {R"("bad_words": ["a"])", "bad_words: expected [] or null, got an array of 1" + other},
         {R"("include_stop_str_in_output": true)",
          "include_stop_str_in_output: expected false or null, got true" + other},
@@ -304,6 +310,38 @@ struct BatchAnswersTest : BatchTest {
         return lines;
     }
 };
+
+/// As vLLM's reasoning parsers give them.
+TEST_F(BatchAnswersTest, ReasoningIsApartFromTheAnswer) {
+    Settings settings = job(chat("a") + chat("b") + completion("c") + chat("d") + chat("e"));
+    settings.model = LONGHAUL_DEMO_MODEL;
+    settings.reasoning_end = "</think>";
+    const auto item = [](std::int64_t index, const char* id, const char* text, std::optional<std::string> answer) {
+        return ResultRecord{.key = {index, 0},
+                            .id = id,
+                            .text = text,
+                            .answer = std::move(answer),
+                            .reasons = true,
+                            .num_tokens = 3,
+                            .finish_reason = "stop",
+                            .prompt_tokens = 1};
+    };
+    record({item(0, "a", "<think>\nhm, <b>\n</think>\n\nyes ", "yes "), item(1, "b", "<think> hm", std::nullopt),
+            item(2, "c", "hm</think>yes", "yes"), item(3, "d", "yes", "yes"), item(4, "e", "hm</think>", "")});
+    const auto lines = answers(settings);
+    const auto choice = [&](std::size_t line) { return lines[line]["response"]["body"]["choices"][0]; };
+    const auto message = [](const char* reasoning, const nlohmann::json& content) {
+        return nlohmann::json{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+    };
+    EXPECT_EQ(choice(0)["message"], message("hm, <b>", "yes "));
+    EXPECT_EQ(choice(1)["message"], message("hm", nullptr)) << "it has no end";
+    EXPECT_EQ(choice(2)["text"], "hm</think>yes") << "a completion is one text";
+    EXPECT_EQ(choice(3)["message"], message("", "yes"));
+    EXPECT_EQ(choice(4)["message"], message("hm", ""));
+    settings.reasoning_end = "<|end_of_text|>";  // a special token is not in the text
+    record({item(0, "a", "hm yes", "yes")});
+    EXPECT_EQ(answers(settings)[0]["response"]["body"]["choices"][0]["message"], message("hm", "yes"));
+}
 
 TEST_F(BatchAnswersTest, HaveTheFormOfTheApi) {
     Settings settings = job(chat("hello") + completion("go", R"(, "temperature": 0)") +

@@ -582,6 +582,38 @@ TEST_F(Cli, OutputsHaveTheirFormat) {
     EXPECT_EQ(text.out.size(), 4U + 9 + 1) << text.out;
 }
 
+TEST_F(Cli, AnswersFollowTheReasoning) {
+    write("p.jsonl", "{\"prompt\": \"Once\"}\n{\"prompt\": \"He said so:\"}\n");
+    const std::string model = std::string("--model=") + LONGHAUL_DEMO_MODEL;
+    const std::vector<std::string> arguments{"run",
+                                             "job.cfg",
+                                             model,
+                                             "--reasoning-end= so:",
+                                             "--max-reasoning-tokens=30",
+                                             "--choice=left",
+                                             "--choice=right",
+                                             "--max-tokens=50",
+                                             "--threads=1"};
+    ASSERT_EQ(run(arguments).exit_code, 0);
+    std::istringstream results(slurp(folder_ / "out/results.jsonl"));
+    for (const bool reasons : {true, false}) {
+        std::string line;
+        std::getline(results, line);
+        const auto result = nlohmann::json::parse(line);
+        const std::string answer = result.at("answer"), text = result.at("text");
+        EXPECT_TRUE(answer == "left" || answer == "right") << answer;
+        EXPECT_TRUE(text.ends_with(answer));
+        EXPECT_EQ(text.find(" so:") != std::string::npos, reasons) << text << ": the second prompt ends with it";
+        EXPECT_EQ(text.size() > 40, reasons) << text;
+        EXPECT_EQ(result.at("finish_reason"), "stop");
+    }
+    // Too short for the answer.
+    auto shorter = arguments;
+    shorter.insert(shorter.end(), {"--max-tokens=9", "--output=short"});
+    ASSERT_EQ(run(shorter).exit_code, 0);
+    EXPECT_NE(slurp(folder_ / "short/results.jsonl").find("\"answer\":null,"), std::string::npos);
+}
+
 TEST_F(Cli, OneItemIsNotSeveral) {
     const std::vector<std::string> arguments{"run", "job.cfg", std::string("--model=") + LONGHAUL_DEMO_MODEL,
                                              "--max-tokens=2", "--threads=1"};

@@ -448,7 +448,8 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
-        "(seed, max-tokens, min-tokens, ignore-eos, stop, stop-token-ids, json-schema, regex, choice, stop-loops, "
+        "(seed, max-tokens, min-tokens, ignore-eos, stop, stop-token-ids, json-schema, regex, choice, reasoning-end, "
+        "max-reasoning-tokens, stop-loops, "
         "logprobs, logit-bias, "
         "temperature, top-k, top-p, min-p, eta, repetition-penalty, penalty-window, presence-penalty, "
         "frequency-penalty, dry-multiplier, dry-base, "
@@ -457,6 +458,7 @@ TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::vector<std::pair<std::string, std::string>> cases{
         {R"({"tempreature": 1})",
          "options: expected options of generation " + all + ", got 'tempreature'; did you mean 'temperature'?"},
+        {R"({"max-reasoning-tokens": 5})", "options.max-reasoning-tokens: expected 0 without reasoning-end, got 5"},
         {R"({"batch": 8})", "options.batch: expected an option of generation " + all + ", got a key of the whole job"},
         {R"({"top-p": 1.5})", "options.top-p: expected a number above 0 and at most 1, got 1.5"},
         {R"({"top-p": "0.5"})", "options.top-p: expected a number, got \"0.5\""},

@@ -297,6 +297,18 @@ TEST_F(DataSetTest, ChatKeysWithoutChatsAreNoted) {
     EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty()) << "its messages are chats";
 }
 
+TEST_F(DataSetTest, PromptsThatOpenReasoningAreNoted) {
+    Settings job = settings("prompts", write("p.jsonl", "{\"prompt\": \"a\\n<think>\\n\"}\n"));
+    const auto notices = DataSet::open(job)->notices(tokenizer_);
+    ASSERT_EQ(notices.size(), 1U);
+    EXPECT_NE(notices[0].find("ends with <think>: with reasoning-end = </think> results"), std::string::npos);
+    job.reasoning_end = "</think>";
+    EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
+    job.reasoning_end.clear();
+    job.data = write("q.jsonl", "{\"prompt\": \"<think></think>\"}\n");
+    EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
+}
+
 TEST_F(DataSetTest, OverlongPrompts) {
     Settings job = settings("prompts", write("p.txt", "0123456789\n"));
     const auto at = [&](std::int64_t context) { return DataSet::open(job)->prompt(0, tokenizer_, context); };

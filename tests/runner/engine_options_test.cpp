@@ -25,6 +25,8 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     settings.temperature = 0.25;
     settings.stop = {"END"};
     settings.stop_loops = 64;
+    settings.reasoning_end = "</think>";
+    settings.max_reasoning_tokens = 9;
     settings.presence_penalty = 1.5;
     settings.frequency_penalty = -0.25;
     settings.dry_multiplier = 0.5;
@@ -38,6 +40,7 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     EXPECT_EQ(options->sampling.temperature, 0.25);
     EXPECT_EQ(options->stop, settings.stop);
     EXPECT_EQ(options->stop_loops, 64);
+    EXPECT_EQ(options->reasoning, (engine::Reasoning{.end = "</think>", .max_tokens = 9}));
     EXPECT_EQ(options->sampling.output.presence, 1.5);
     EXPECT_EQ(options->sampling.output.frequency, -0.25);
     EXPECT_EQ(options->sampling.dry.multiplier, 0.5);

@@ -42,6 +42,33 @@ TEST_F(OutputFormatKeys, AreOneFormat) {
               (OutputFormat{Kind::choice, {"b"}}));
 }
 
+TEST_F(OutputFormatKeys, ReasoningMayComeBefore) {
+    const Settings settings =
+        of_lines({{"reasoning-end", "</think>"}, {"max-reasoning-tokens", "50"}, {"choice", "a"}});
+    EXPECT_EQ(settings.reasoning_end, "</think>");
+    EXPECT_EQ(settings.max_reasoning_tokens, 50);
+    EXPECT_EQ(of_lines({{"reasoning-end", R"("\n\nSo: ")"}}).reasoning_end, "\n\nSo: ");
+    EXPECT_EQ(of_lines({{"reasoning-end", "</think>"}}, on_command_line("reasoning-end", "")).reasoning_end, "");
+    // Items: their own end and limit, or none.
+    const auto path =
+        write("p.jsonl", R"({"prompt": "x", "options": {"max-reasoning-tokens": 7}})"
+                         "\n"
+                         R"({"prompt": "x", "options": {"reasoning-end": ""}})"
+                         "\n"
+                         R"({"prompt": "x", "options": {"reasoning-end": "so", "max-reasoning-tokens": 0}})");
+    Settings job = settings;
+    job.task = "prompts";
+    job.data = path;
+    const auto data = DataSet::open(job);
+    const auto item = [&](std::int64_t index) { return *data->prompt(index, tokenizer_, long_context).settings; };
+    EXPECT_EQ(item(0).reasoning_end, "</think>");
+    EXPECT_EQ(item(0).max_reasoning_tokens, 7);
+    EXPECT_EQ(item(1).reasoning_end, "");
+    EXPECT_EQ(item(1).max_reasoning_tokens, 0) << "the job's limit is for its own end";
+    EXPECT_EQ(item(2).reasoning_end, "so");
+    EXPECT_EQ(item(2).max_reasoning_tokens, 0);
+}
+
 TEST_F(OutputFormatKeys, ASchemaMayLieBesideTheJobFile) {
     write("answer.json", "{\n  \"properties\": {\"b\": {\"const\": \"a # \\\"b\\\"\"}, \"a\": true}\n}\n");
     const Settings settings = of_lines({{"json-schema", "answer.json"}});

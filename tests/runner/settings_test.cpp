@@ -26,6 +26,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"max-tokens", "1024", ""},
                                            {"min-tokens", "0", ""},
                                            {"ignore-eos", "false", ""},
+                                           {"max-reasoning-tokens", "0", ""},
                                            {"stop-loops", "0", ""},
                                            {"presence-penalty", "0", ""},
                                            {"frequency-penalty", "0", ""},
@@ -146,6 +147,8 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "json-schema",
                                      "regex",
                                      "choice",
+                                     "reasoning-end",
+                                     "max-reasoning-tokens",
                                      "logit-bias",
                                      "stop-loops",
                                      "presence-penalty",
@@ -223,9 +226,9 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         const auto identity = identity_of(settings);
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
-    for (const char* key :
-         {"mode", "window", "stride", "stop-loops", "presence-penalty", "frequency-penalty", "dry-multiplier",
-          "dry-base", "dry-allowed-length", "dry-window", "dry-breakers", "all-reduce"})
+    for (const char* key : {"mode", "window", "stride", "stop-loops", "presence-penalty", "frequency-penalty",
+                            "dry-multiplier", "dry-base", "dry-allowed-length", "dry-window", "dry-breakers",
+                            "all-reduce", "reasoning-end", "max-reasoning-tokens"})
         EXPECT_FALSE(has(Settings(), key));
     Settings by_nccl;
     by_nccl.all_reduce = "nccl";
@@ -399,6 +402,8 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
     keys[1].value = "\"/data/a # b \\\"c\\\".jsonl\"";
     const std::vector<Assignment> more{{"stop", R"("a # b\n\"\\")", "j.cfg:5"},
                                        {"stop", "\xC3\xA9", "j.cfg:6"},
+                                       {"reasoning-end", R"("\n</think> # ")", "j.cfg:5"},
+                                       {"max-reasoning-tokens", "77", "j.cfg:5"},
                                        {"dry-breakers", R"("\n\n")", "j.cfg:16"},
                                        {"dry-breakers", R"("none")", "j.cfg:17"},
                                        {"temperature", "0.30000000000000004", "j.cfg:7"},
@@ -459,14 +464,38 @@ TEST(Settings, KindsOfKeys) {
                             "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
-    for (const char* key : {"task",       "seed",           "prompt-tokens",    "temperature",
-                            "precision",  "kv-precision",   "device",           "verify",
-                            "stop",       "stop-token-ids", "json-schema",      "regex",
-                            "choice",     "min-tokens",     "logit-bias",       "ignore-eos",
-                            "token-ids",  "add-bos",        "overlong",         "penalty-window",
-                            "stop-loops", "dry-multiplier", "dry-base",         "dry-allowed-length",
-                            "dry-window", "dry-breakers",   "presence-penalty", "frequency-penalty",
-                            "all-reduce", "no-such-key"}) {
+    for (const char* key : {"task",
+                            "seed",
+                            "prompt-tokens",
+                            "temperature",
+                            "precision",
+                            "kv-precision",
+                            "device",
+                            "verify",
+                            "stop",
+                            "stop-token-ids",
+                            "json-schema",
+                            "regex",
+                            "choice",
+                            "min-tokens",
+                            "logit-bias",
+                            "ignore-eos",
+                            "token-ids",
+                            "add-bos",
+                            "overlong",
+                            "penalty-window",
+                            "stop-loops",
+                            "dry-multiplier",
+                            "dry-base",
+                            "dry-allowed-length",
+                            "dry-window",
+                            "dry-breakers",
+                            "presence-penalty",
+                            "frequency-penalty",
+                            "all-reduce",
+                            "reasoning-end",
+                            "max-reasoning-tokens",
+                            "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
