@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -165,6 +166,11 @@ def _add_scoring(command: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="of reasoning models: score what follows the last TEXT, such as '</think>'",
     )
+    command.add_argument(
+        "--extract",
+        metavar="REGEX",
+        help=r"exact match: compare the last match in the answer, or its first group, such as '\\boxed\{(.*?)\}'",
+    )
     command.add_argument("--draft-ratio", type=_ratio, metavar="R", help=_RATIO)
 
 
@@ -234,7 +240,15 @@ def _scoring(options: argparse.Namespace) -> Scoring:
         stemmer=not options.no_stemmer,
         draft_ratio=options.draft_ratio,
         answer_after=options.answer_after or None,
+        extract=_pattern(options.extract) if options.extract else None,
     )
+
+
+def _pattern(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise UsageError(f"--extract: expected a regular expression, got {expression!r}: {error}") from None
 
 
 def _note(lines: Sequence[str]) -> None:
@@ -337,8 +351,6 @@ def _compare(options: argparse.Namespace) -> None:
     runs, scoring = _open(options), _scoring(options)
     comparisons = compare_runs(runs, measures, scoring, options.draws, options.seed, _names(options.pool) or ())
     for run in runs if any(measure.uses_answer for measure in measures) else []:
-        if not scoring.answer_after and not run.keys.get("reasoning-end"):
-            continue
         items = run.read_items()
         _note(answer_notes(run, scoring.num_without_answer(items), len(items)))
     found = {comparison.measure.name for comparison in comparisons}

@@ -44,12 +44,12 @@ class Measure:
     @property
     def per_sample(self) -> bool:
         """Computed for each sample of the prompts apart; else once, over all of them."""
-        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs", "loops", "length")
+        return self.family in ("corpus", "rouge", "exact", "words", "tokens", "logprobs", "loops", "length")
 
     @property
     def needs_reference(self) -> bool:
         """Whether it compares with references."""
-        return self.family in ("corpus", "rouge", "own")
+        return self.family in ("corpus", "rouge", "exact", "own")
 
     @property
     def uses_answer(self) -> bool:
@@ -87,6 +87,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("rouge1", "ROUGE-1", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
         Measure("rouge2", "ROUGE-2", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
         Measure("rougeL", "ROUGE-L", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
+        Measure("exact_match", "exact match", 2, "exact", "100 x share of answers that equal their references"),
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
         Measure("words", "words", 1, "length", "words as LongWriter counts them, mean over items asked for a length"),
@@ -139,6 +140,7 @@ def missing_reason(measure: Measure) -> str:
         "corpus": "references: references.jsonl in the run folder, or --references FILE",
         "own": "task = wmt or xsum, with references: references.jsonl in the run folder, or --references FILE",
         "rouge": "references: references.jsonl in the run folder, or --references FILE",
+        "exact": "references: references.jsonl in the run folder, or --references FILE",
         "words": "texts that are long enough",
         "tokens": "token ids: run the job with token-ids = true",
         "length": "lengths: a run of task = longwriter",
@@ -163,6 +165,7 @@ class Scoring:
     stemmer: bool = True  # ROUGE: Porter's, as the summarisation papers have it (ROUGE-1.5.5 -m)
     draft_ratio: float | None = None  # MBSU: draft parameters / target parameters, in place of the run's own
     answer_after: str | None = None  # what a model writes between its reasoning and its answer: "</think>"
+    extract: re.Pattern[str] | None = None  # exact match: what of an answer is compared
 
     def answer(self, item: Item) -> str:
         """What is held against a reference or a required length; empty for an item that failed or did not get there."""
@@ -202,6 +205,24 @@ class Scoring:
     def rouge_signature(self) -> str:
         """What a paper says beside a ROUGE score."""
         return f"F1|stemmer:{'porter' if self.stemmer else 'no'}|version:{version('rouge-score')}"
+
+    def extracted(self, text: str) -> str | None:
+        """The last match of `extract`, or its first group; None where there is none."""
+        if self.extract is None:
+            return text.strip()
+        matches = list(self.extract.finditer(text))
+        if not matches:
+            return None
+        return (matches[-1].group(1 if self.extract.groups > 0 else 0) or "").strip()
+
+    def exact_match(self, item: Item) -> dict[str, Ratio]:
+        """Whether the answer equals the reference; nothing where it has none."""
+        if item.reference is None:
+            return {}
+        wanted = self.extracted(item.reference)
+        if wanted is None:  # a reference that is the answer alone
+            wanted = item.reference.strip()
+        return {"exact_match": (100.0 if self.extracted(self.answer(item)) == wanted else 0.0, 1.0)}
 
     def rouge(self, item: Item) -> dict[str, Ratio]:
         """ROUGE of one item, 100 x F1; nothing where it has no reference."""
@@ -252,6 +273,8 @@ def ratio_value(measure: Measure, ratios: NDArray[np.float64]) -> float | None:
 def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
     if family == "rouge":
         return scoring.rouge(item)
+    if family == "exact":
+        return scoring.exact_match(item)
     if family == "length":
         return _length(item, scoring)
     if item.failed:

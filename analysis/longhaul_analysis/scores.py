@@ -77,7 +77,7 @@ class RunScores:
         if 0 < self.without_reference < self.num_items:
             lines.append(
                 f"{self.run.folder}: {self.without_reference} of {self.num_items} items have no reference and are "
-                "left out of BLEU, chrF and ROUGE"
+                "left out of BLEU, chrF, ROUGE and exact match"
             )
         if self.num_failed > 0 and self.without_reference < self.num_items:
             lines.append(

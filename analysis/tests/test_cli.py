@@ -97,6 +97,7 @@ REFUSED = [
     (["scores"], 2, "required: RUN"),
     (["scores", "nowhere"], 2, "nowhere: expected a run folder or a folder of runs, got nothing there"),
     (["scores", NGRAM, "--measures", "blue"], 2, "measure: expected one of bleu, "),
+    (["scores", NGRAM, "--extract", "(a"], 2, "--extract: expected a regular expression, got '(a': "),
     (["scores", NGRAM, "--measures", "perplexity"], 1, "perplexity: expected nll"),
     (["scores", NGRAM, "--references", "nowhere"], 2, "--references: expected a file, got 'nowhere'"),
     (["scores", NGRAM, "--tokenize", "13b"], 2, "--tokenize: expected one of"),

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,27 @@ def test_answers_of_reasoning_models_are_scored_alone(make_run):
     assert score_run(
         one_run(make_run("again", items, references=references)), measures, Scoring(answer_after="</think>")
     ).value("rouge1") == answers.value("rouge1")
+
+
+def test_exact_match_compares_answers_or_what_is_extracted(make_run):
+    items = [
+        {"text": " 42\n"},
+        {"text": "First 6, so the answer is 7. No: the answer is 8."},
+        {"text": "the answer is 42, not 43"},
+        {"text": "", "finish_reason": "error", "error": "bad"},
+        {"text": "anything"},  # without a reference
+    ]
+    references = {"item-0": "42", "item-1": "8", "item-2": "40 + 2 gives: the answer is 42", "item-3": "1"}
+    run = one_run(make_run("run", items, references=references))
+    measures = choose_measures(["exact_match"])
+
+    def score(expression=None):
+        return score_run(run, measures, Scoring(extract=re.compile(expression) if expression else None))
+
+    assert score().value("exact_match") == 25
+    assert score(r"answer is (\d+)").value("exact_match") == 50  # the last match; the first answer has none
+    assert score(r"\d+").value("exact_match") == 50
+    assert "1 of 5 items have no reference" in score().notes(measures)[0]
 
 
 def test_items_without_reference_are_left_out_and_counted(make_run):

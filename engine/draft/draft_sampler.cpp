@@ -25,7 +25,9 @@ std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span
     std::int64_t count = 0;
     for (const DraftRow& row : rows) {
         const bool greedy = row.sampling.temperature == 0;
-        if (row.num_draws < 1 || greedy || !LogitsPipeline::fits_device(row.sampling, std::ssize(row.context.sequence)))
+        const auto& [sequence, path] = row.context;
+        if (row.num_draws < 1 || greedy ||
+            !LogitsPipeline::fits_device(row.sampling, std::ssize(sequence), std::ssize(path)))
             return distributions;
         count = std::max(count, row.num_draws);
     }

@@ -1,6 +1,7 @@
 #include "engine/grammar/output_rules.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -26,7 +27,6 @@ OutputRules::State OutputRules::next(State state, std::int32_t token) {
         if (grammar_) state.answer = grammar_->next(state.answer, token);
         return state;
     }
-    if (is_at_limit(state)) state.num_forced += static_cast<std::int32_t>(end_->bytes_of(token).size());
     ++state.num_tokens;
     if (const auto rest = end_->next(state.matched, token)) {
         state.reasons = false;
@@ -41,7 +41,7 @@ const AllowedTokens& OutputRules::allowed(const State& state) {
         if (fresh) entry->second = find(key);
         return entry->second;
     };
-    if (is_at_limit(state)) return found_once(forced_, state.num_forced, [&](auto n) { return find_forced(n); });
+    if (is_at_limit(state)) return found_once(forced_, state.matched, [&](auto n) { return find_forced(n); });
     if (!grammar_) return any_;
     if (!state.reasons) return grammar_->allowed(state.answer);
     return found_once(reasoning_, state.matched, [&](auto n) { return find_reasoning(n); });
@@ -63,10 +63,9 @@ AllowedTokens OutputRules::find_reasoning(std::int32_t matched) {
     return found;
 }
 
-AllowedTokens OutputRules::find_forced(std::int32_t num_forced) {
+AllowedTokens OutputRules::find_forced(std::int32_t matched) {
     AllowedTokens found{.tokens = std::vector<bool>(any_.tokens.size(), false)};
-    if (std::cmp_greater_equal(num_forced, end_->text().size())) return found;  // a draft that left the end's text
-    const std::int32_t token = end_->token_behind(num_forced, std::ssize(found.tokens));
+    const std::int32_t token = end_->token_behind(matched, std::ssize(found.tokens));
     if (token < 0) return found;
     found.tokens[static_cast<std::size_t>(token)] = true;
     found.count = 1;
@@ -86,12 +85,21 @@ void OutputConstraint::limit_memory() {
     if (rules_->grammar() != nullptr) rules_->grammar()->limit_memory();
 }
 
+bool OutputConstraint::goes_on(std::span<const std::int32_t> output) const {
+    if (output.size() < output_.size()) return false;
+    const std::span<const std::int32_t> last = std::span(output_).last(std::min(output_.size(), max_rewind));
+    return std::equal(last.begin(), last.end(), output.first(output_.size()).last(last.size()).begin());
+}
+
+std::int64_t OutputConstraint::num_free() const {
+    if (rules_->grammar() != nullptr) return 0;
+    return state_.reasons ? rules_->max_reasoning() : std::numeric_limits<std::int64_t>::max();
+}
+
 const AllowedTokens& OutputConstraint::allowed(std::span<const std::int32_t> output,
                                                std::span<const std::int32_t> path) {
     limit_memory();
-    const bool has_grown =
-        output.size() >= output_.size() && std::equal(output_.begin(), output_.end(), output.begin());
-    if (!has_grown) {
+    if (!goes_on(output)) {
         output_.clear();
         state_ = start_;
     }

@@ -16,7 +16,7 @@
 namespace longhaul::engine {
 
 /// Rules that items share; for one thread. Reasoning has any tokens except those that end the output, as long as a
-/// format is to follow; at its limit the tokens of its end are the only ones.
+/// format is to follow; at its limit the tokens that complete its end are the only ones.
 class OutputRules {
   public:
     /// Where an output is in the rules.
@@ -24,7 +24,6 @@ class OutputRules {
         bool reasons = false;
         std::int64_t num_tokens = 0;     ///< of the reasoning
         std::int32_t matched = 0;        ///< bytes of the reasoning's end, as in ReasoningEnd::next
-        std::int32_t num_forced = 0;     ///< bytes of it that the limit has brought about
         TokenGrammar::State answer = 0;  ///< of the answer in its grammar
     };
 
@@ -41,22 +40,23 @@ class OutputRules {
 
     /// Null for any text.
     [[nodiscard]] TokenGrammar* grammar() const { return grammar_.get(); }
-
-  private:
+    [[nodiscard]] std::int64_t max_reasoning() const { return max_reasoning_; }
     [[nodiscard]] bool is_at_limit(const State& state) const {
         return state.reasons && max_reasoning_ > 0 && state.num_tokens >= max_reasoning_;
     }
+
+  private:
     /// Whether the answer can begin with these bytes, which a token has behind the end of the reasoning.
     [[nodiscard]] bool may_begin(std::string_view bytes);
     [[nodiscard]] AllowedTokens find_reasoning(std::int32_t matched);
-    [[nodiscard]] AllowedTokens find_forced(std::int32_t num_forced);
+    [[nodiscard]] AllowedTokens find_forced(std::int32_t matched);
 
     std::shared_ptr<TokenGrammar> grammar_;
     std::optional<ReasoningEnd> end_;
     std::int64_t max_reasoning_;
     AllowedTokens any_;                                          ///< and the end
     std::unordered_map<std::int32_t, AllowedTokens> reasoning_;  ///< [matched]
-    std::unordered_map<std::int32_t, AllowedTokens> forced_;     ///< [num_forced]
+    std::unordered_map<std::int32_t, AllowedTokens> forced_;     ///< [matched]
 };
 
 /// The output of one item.
@@ -68,8 +68,14 @@ class OutputConstraint final : public TokenConstraint {
     OutputConstraint& operator=(const OutputConstraint&) = delete;
 
     const AllowedTokens& allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) override;
+    [[nodiscard]] std::int64_t num_free() const override;
+
+    /// Whether the output of the last call of `allowed` has reached the limit of its reasoning, but not its end.
+    [[nodiscard]] bool is_at_limit() const { return rules_->is_at_limit(state_); }
 
   private:
+    /// Whether an output goes on from that of the call before.
+    [[nodiscard]] bool goes_on(std::span<const std::int32_t> output) const;
     void limit_memory();
 
     std::shared_ptr<OutputRules> rules_;

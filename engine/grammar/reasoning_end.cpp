@@ -5,10 +5,19 @@
 
 namespace longhaul::engine {
 
+namespace {
+
+constexpr const char* white_space = " \t\r\n";
+
+std::size_t size_without_last_space(std::string_view text) {
+    return text.find_last_not_of(white_space) + 1;  // npos + 1 is 0
+}
+
+}  // namespace
+
 std::string_view without_space(std::string_view text) {
-    constexpr const char* white = " \t\r\n";
-    const std::size_t first = text.find_first_not_of(white);
-    return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(white) + 1 - first);
+    text = text.substr(0, size_without_last_space(text));
+    return text.substr(std::min(text.find_first_not_of(white_space), text.size()));
 }
 
 ReasoningEnd::ReasoningEnd(std::string text, const Tokenizer& tokenizer)
@@ -35,11 +44,12 @@ std::optional<std::string_view> ReasoningEnd::next(std::int32_t& matched, std::i
 bool ReasoningEnd::is_at_end_of(std::span<const std::int32_t> prompt) const {
     const std::string_view wanted = without_space(text_);
     std::string tail;
-    while (!prompt.empty() && without_space(tail).size() < wanted.size()) {
-        tail.insert(0, bytes_of(prompt.back()));
-        prompt = prompt.first(prompt.size() - 1);
+    for (auto token = prompt.rbegin(); token != prompt.rend() && tail.size() < wanted.size(); ++token) {
+        const bool is_last = tail.empty();  // but for white space
+        tail.insert(0, bytes_of(*token));
+        if (is_last) tail.resize(size_without_last_space(tail));
     }
-    return without_space(tail).ends_with(wanted);
+    return tail.ends_with(wanted);
 }
 
 std::int32_t ReasoningEnd::token_behind(std::int32_t num_bytes, std::int64_t vocab_size) const {

@@ -160,6 +160,13 @@ std::int64_t Replica::State::unscored_bytes(const Sequence& sequence) const {
     return bytes;
 }
 
+/// Of an item with its tokens and text.
+void Replica::State::find_answer(const WorkItem& item, FinishedItem& done) const {
+    done.reasons = item.options->reasons() && item.continuation.empty() && !options.scoring;
+    if (done.reasons)
+        done.answer = answer_in(done.text, item.options->reasoning.end, tokenizer, item.prompt, done.tokens);
+}
+
 void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::string& error) {
     if (!group.is_first()) return;
     FinishedItem done;
@@ -177,10 +184,7 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
         done.text = output_text(tokenizer, sequence.item.prompt, has_end ? shown.first(shown.size() - 1) : shown);
     }
     if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
-    const GenerationOptions& wanted = *sequence.item.options;
-    done.reasons = wanted.reasons() && !sequence.is_forced();
-    if (done.reasons)
-        done.answer = answer_in(done.text, wanted.reasoning.end, tokenizer, sequence.item.prompt, sequence.output());
+    find_answer(sequence.item, done);
     done.logprobs = std::move(sequence.logprobs);
     if (error.empty()) done.states = std::move(sequence.states);
     done.reason = reason;

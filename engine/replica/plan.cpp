@@ -184,7 +184,7 @@ void Replica::State::refuse_next(const std::string& error) {
     // What the item has is reported with its error, as of an item that fails in flight.
     refused.tokens = std::move(next->output);
     if (!options.scoring) refused.text = output_text(tokenizer, next->item.prompt, refused.tokens);
-    refused.reasons = next->item.options->reasons() && next->item.continuation.empty();
+    find_answer(next->item, refused);
     refused.logprobs = std::move(next->logprobs);
     refused.statistics = statistics_from_json(next->statistics);
     next.reset();

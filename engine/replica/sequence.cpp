@@ -54,12 +54,12 @@ static std::string without_first_space(std::string_view text) {
     return std::string(text.substr(std::min(first, text.size())));
 }
 
-/// Where `wanted` ends in the text. `before`: the size of the text without the token that ends it.
-static std::size_t end_of_first(const std::string& wanted, const std::string& text, std::size_t before) {
-    constexpr std::size_t replacement = 3;  // U+FFFD, for a character that the token completes
-    const std::size_t earliest = before - std::min(before, wanted.size() + replacement);
-    const std::size_t begin = text.find(wanted, earliest);
-    return begin == std::string::npos ? text.size() : begin + wanted.size();
+/// Where the last bytes of a reasoning's end are behind in the text. `before`: the text up to the token that has them.
+static std::size_t behind_last(std::string_view last, const std::string& text, const std::string& before) {
+    constexpr std::string_view replacement = "\xEF\xBF\xBD";  // for a character that the token completes
+    const std::size_t from = before.size() - (before.ends_with(replacement) ? replacement.size() : 0);
+    const std::size_t begin = text.find(last, from);
+    return begin == std::string::npos ? text.size() : begin + last.size();
 }
 
 std::optional<std::string> answer_in(const std::string& text, const std::string& end, const Tokenizer& tokenizer,
@@ -70,9 +70,14 @@ std::optional<std::string> answer_in(const std::string& text, const std::string&
     for (std::size_t i = 0; i < output.size(); ++i) {
         const auto rest = search.next(matched, output[i]);
         if (!rest) continue;
-        const std::size_t begin = rest->empty() || tokenizer.is_special(output[i])
-                                      ? output_text(tokenizer, prompt, output.first(i + 1)).size()
-                                      : end_of_first(end, text, output_text(tokenizer, prompt, output.first(i)).size());
+        std::size_t begin = 0;
+        if (rest->empty() || tokenizer.is_special(output[i])) {
+            begin = output_text(tokenizer, prompt, output.first(i + 1)).size();
+        } else {
+            const std::size_t num_last = std::min(search.bytes_of(output[i]).size() - rest->size(), end.size());
+            begin = behind_last(std::string_view(end).substr(end.size() - num_last), text,
+                                output_text(tokenizer, prompt, output.first(i)));
+        }
         return without_first_space(std::string_view(text).substr(std::min(begin, text.size())));
     }
     return std::nullopt;

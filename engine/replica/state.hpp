@@ -124,6 +124,8 @@ struct Replica::State {
     [[nodiscard]] PageCounts pages_wanted(const Sequence& sequence) const;
     [[nodiscard]] PageCounts free_pages() const;
     void refuse_next(const std::string& error);
+    void find_answer(const WorkItem& item, FinishedItem& done) const;
+    [[nodiscard]] static std::string error_of(const DecodeSlice& slice);
     [[nodiscard]] std::string memory_error(const WorkItem& item) const;
     bool take_next();
 

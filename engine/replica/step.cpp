@@ -11,8 +11,12 @@
 namespace longhaul::engine {
 
 static constexpr const char* format_error =
-    "json-schema, regex, choice, reasoning-end: expected texts that the model's tokens can spell, with few ways to "
-    "read their beginning, got others; let alternatives differ in their first characters";
+    "json-schema, regex, choice: expected a format that the model's tokens can spell, with few ways to read the "
+    "beginning of a text, got another; let alternatives differ in their first characters";
+static constexpr const char* limit_error =
+    "max-reasoning-tokens: expected a reasoning-end of tokens that the model has and that end no item, got another; "
+    "end "
+    "reasoning with a text";
 
 /// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
 /// not sampled, so it does not depend on the noise.
@@ -376,10 +380,16 @@ void Replica::State::step(const StepHeader& header) {
     const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
-        finish(*slice.sequence, *slice.reason, *slice.reason == FinishReason::error ? format_error : "");
+        finish(*slice.sequence, *slice.reason, error_of(slice));
         std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
     }
     report(phase);
+}
+
+/// "" unless the item's constraint fails it.
+std::string Replica::State::error_of(const DecodeSlice& slice) {
+    if (slice.reason != FinishReason::error) return "";
+    return slice.sequence->constraint->is_at_limit() ? limit_error : format_error;
 }
 
 void Replica::State::report(const char* phase) {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "engine/sampling/sum_over_tokens.hpp"
-#include "engine/sampling/token_constraint.hpp"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "kernels/scalar_math.hpp"

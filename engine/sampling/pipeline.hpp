@@ -13,6 +13,7 @@
 #include "engine/sampling/noise.hpp"
 #include "engine/sampling/output_counts.hpp"
 #include "engine/sampling/params.hpp"
+#include "engine/sampling/token_constraint.hpp"
 #include "kernels/device.hpp"
 #include "kernels/token_chooser.hpp"
 
@@ -36,11 +37,14 @@ class LogitsPipeline {
     /// probabilities are needed (the coupled rule does not need them). The result is valid until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// Whether a device can choose tokens with these parameters, for a sequence of `num_tokens` tokens: a Choice has no
-    /// DRY, no biases, no constraint and no penalties of the output.
-    [[nodiscard]] static bool fits_device(const SamplingParams& params, std::int64_t num_tokens) {
-        return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() && params.constraint == nullptr &&
-               (params.ends.empty() || num_tokens - params.prompt_tokens >= params.min_tokens);
+    /// Whether a device can choose tokens with these parameters, for a sequence of `num_tokens` tokens and paths of up
+    /// to `depth`: a Choice has no DRY, no biases, no constraint and no penalties of the output.
+    [[nodiscard]] static bool fits_device(const SamplingParams& params, std::int64_t num_tokens,
+                                          std::int64_t depth = 0) {
+        const std::int64_t output = num_tokens - params.prompt_tokens;
+        return !params.dry.is_on() && !params.output.is_on() && params.biases.empty() &&
+               (params.constraint == nullptr || output + depth < params.constraint->num_free()) &&
+               (params.ends.empty() || output >= params.min_tokens);
     }
 
     /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose,

@@ -28,11 +28,17 @@ struct AllowedTokens {
 
 class TokenConstraint {
   public:
+    static constexpr std::size_t max_rewind = 256;
+
     virtual ~TokenConstraint() = default;
 
     /// What may follow `output` and then `path`. Nothing and no end if no allowed output begins so. Valid until the
-    /// next call, which is fast if its output begins with that of the call before.
+    /// next call, which is fast if its output goes on from this one. Outputs of two calls that are longer than
+    /// `max_rewind` differ at most in their last so many tokens.
     virtual const AllowedTokens& allowed(std::span<const std::int32_t> output, std::span<const std::int32_t> path) = 0;
+
+    /// Outputs of fewer tokens that go on from that of the last call may end or go on with any token.
+    [[nodiscard]] virtual std::int64_t num_free() const { return 0; }
 };
 
 }  // namespace longhaul::engine

@@ -68,7 +68,8 @@ std::vector<BatchVerifier::NodeDecisions> BatchVerifier::decide_on_device(std::s
 
 /// Whether a device may decide the tree.
 static bool fits_device(const TreeToVerify& asked) {
-    return asked.forced.empty() && LogitsPipeline::fits_device(*asked.sampling, std::ssize(asked.context));
+    const std::int64_t depth = *std::max_element(asked.tree->depth.begin(), asked.tree->depth.end());
+    return asked.forced.empty() && LogitsPipeline::fits_device(*asked.sampling, std::ssize(asked.context), depth);
 }
 
 /// Calls tell(node, choice) for every node of a tree, with the choice for the node's logits row. Does nothing for trees

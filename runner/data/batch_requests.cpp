@@ -223,6 +223,8 @@ std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const S
             add_template_variables(*settings, value, where);
         } else if (chat && name == "reasoning_effort") {
             add_template_variables(*settings, {{name, value}}, where);
+        } else if (name == "thinking_token_budget" && value == 0) {
+            throw InputError(where, "body." + name, "at least 1, or -1 for no limit", "0");
         } else if (is_format_field(name)) {
             set_format(*settings, name, value, text_of, where);
         } else if (key == key_fields().end()) {

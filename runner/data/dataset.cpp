@@ -239,7 +239,7 @@ class RecordDataSet : public CheckedDataSet {
         std::vector<std::string> notices = records_->notices();
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
-        if (settings_.reasoning_end.empty() && !wants_continuation(settings_) && opens_reasoning(0))
+        if (!wants_continuation(settings_) && opens_reasoning(0))
             notices.emplace_back(
                 "the first prompt ends with <think>: with reasoning-end = </think> results have the answers by "
                 "themselves, and json-schema, regex and choice leave the reasoning alone");
@@ -247,12 +247,14 @@ class RecordDataSet : public CheckedDataSet {
     }
 
   private:
-    /// Whether the model is to go on with its reasoning, as templates of models say that always think.
+    /// Whether the model is to go on with reasoning that nothing is said of, as templates of models say that always
+    /// think.
     [[nodiscard]] bool opens_reasoning(std::int64_t index) const {
         try {
             const Record record = records_->read(index);
-            if (!record.tokens.empty()) return false;
-            const std::string text = text_of(record, record.settings ? *record.settings : settings_, label(index));
+            const Settings& settings = record.settings ? *record.settings : settings_;
+            if (!record.tokens.empty() || !settings.reasoning_end.empty()) return false;
+            const std::string text = text_of(record, settings, label(index));
             return engine::without_space(text).ends_with("<think>");
         } catch (const InputError&) {  // an item that fails
             return false;

@@ -116,7 +116,6 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
     if (key == "dry-breakers") settings.dry_breakers.emplace();
     if (key == "stop-token-ids") settings.stop_token_ids.clear();
     if (key == "logit-bias") settings.logit_bias.clear();
-    if (key == "reasoning-end" && value == "") settings.max_reasoning_tokens = 0;  // the job's
     if (sets_format(key)) {
         if (settings.own_format) throw InputError(where, field, "one format", "a second one");
         settings.format = {};
@@ -135,7 +134,8 @@ void set_generation_key(Settings& settings, const std::string& key, const Json& 
 
 void check_reasoning(const Settings& settings, const std::string& where, const std::string& field) {
     if (settings.max_reasoning_tokens > 0 && settings.reasoning_end.empty())
-        throw InputError(where, field, "0 without reasoning-end", std::to_string(settings.max_reasoning_tokens));
+        throw InputError(where, field, "0 without reasoning-end", std::to_string(settings.max_reasoning_tokens),
+                         "the job's reasoning-end = </think>, or what the model writes");
 }
 
 std::string option_called(std::string name) {
@@ -151,6 +151,8 @@ std::shared_ptr<const Settings> with_options(const Json& options, const Settings
     if (!options.is_object()) throw InputError(where, "options", "an object", engine::describe(options));
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [key, value] : options.items()) set_generation_key(*settings, key, value, where, "options." + key);
+    const bool own_limit = options.contains("max-reasoning-tokens");
+    if (settings->reasoning_end.empty() && !own_limit) settings->max_reasoning_tokens = 0;  // the job's
     check_reasoning(*settings, where, "options.max-reasoning-tokens");
     return settings;
 }

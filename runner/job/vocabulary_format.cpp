@@ -162,9 +162,10 @@ Key reasoning_end_key() {
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
                     std::string text = value.empty() ? "" : parse_text(value);
-                    if (!value.empty() &&
-                        (engine::without_space(text).empty() || text.size() > max_end_bytes || !is_text(text)))
-                        throw BadValue{"a text of 1 to " + std::to_string(max_end_bytes) + " bytes", ""};
+                    if (text.size() > max_end_bytes || !is_text(text))
+                        throw BadValue{"UTF-8 text of at most " + std::to_string(max_end_bytes) + " bytes", ""};
+                    if (!text.empty() && engine::without_space(text).empty())
+                        throw BadValue{"a text that is not white space alone", ""};
                     s.reasoning_end = std::move(text);
                 },
             .get =

@@ -46,6 +46,8 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");
     });
+    const auto lacks_answer = [](const ResultIndex::Entry& entry) { return entry.lacks_answer; };
+    outcome.without_answer = std::count_if(results.entries().begin(), results.entries().end(), lacks_answer);
     for (const std::filesystem::path& run : runs) add_times(run, outcome);
     return damage;
 }

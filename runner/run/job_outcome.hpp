@@ -26,6 +26,7 @@ struct JobOutcome {
     bool all_done = false;
     StopReason stop = StopReason::none;
     std::int64_t items = 0, done = 0, failed = 0;
+    std::int64_t without_answer = 0;      ///< items whose reasoning has no end (key reasoning-end)
     std::string first_failure{};          ///< "ID: reason", of the first failed item in input order
     double seconds = 0;                   ///< of this launch
     std::int64_t tokens = 0, rounds = 0;  ///< of this launch

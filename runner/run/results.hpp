@@ -55,8 +55,9 @@ class ResultIndex {
         std::int32_t num_tokens = 0;
         std::int32_t max_tokens = 0;
         std::int32_t prompt_tokens = 0;  ///< 0 in lines of older versions
-        bool own_max_tokens = false, failed = false, at_length = false;
-        bool can_resume = false;  ///< the line has what a greater `max-tokens` needs to continue the item
+        bool own_max_tokens : 1 = false, failed : 1 = false, at_length : 1 = false;
+        bool lacks_answer : 1 = false;  ///< its reasoning has no end
+        bool can_resume : 1 = false;    ///< the line has what a greater `max-tokens` needs to continue the item
     };
     static_assert(sizeof(Entry) <= 48, "what an item costs in memory, at the end of a run of millions");
 

@@ -57,6 +57,7 @@ nlohmann::ordered_json Summary::to_json() const {
     json["items"] = outcome.items;
     json["done"] = outcome.done;
     json["failed"] = outcome.failed;
+    if (!settings.reasoning_end.empty() || outcome.without_answer > 0) json["without_answer"] = outcome.without_answer;
     json["tokens"] = outcome.total_tokens;
     if (shards > 0) {
         json["shards"] = shards;
@@ -107,6 +108,10 @@ std::string Summary::to_table() const {
     const double rate = outcome.seconds > 0 ? static_cast<double>(outcome.tokens) / outcome.seconds : 0;
     rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
                                    (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " of them failed" : ""));
+    if (outcome.without_answer > 0)
+        rows.emplace_back("without answer", counted(outcome.without_answer, "item", "items") +
+                                                ", whose reasoning has no end: raise max-tokens, or set "
+                                                "max-reasoning-tokens");
     if (!outcome.first_failure.empty()) rows.emplace_back("first failure", outcome.first_failure);
     rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
     if (shards > 0) {

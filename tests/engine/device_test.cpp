@@ -380,6 +380,7 @@ TEST_P(OtherDevice, LeavesDryBiasesAndFormatsToTheHost) {
         }
         job.own[0].format = {OutputFormat::Kind::regex, {"(<[0-9]*[13579]>)*"}};
         job.own[2].logit_bias = {{7, 4}, {9, -100}};
+        job.own[4].reasoning = {.end = "<2><7>", .max_tokens = 20};
         for (std::int32_t token = 0; token < 90; ++token) job.own[3].eos_ids.push_back(token);
         job.own[3].sampling.min_tokens = 2;
         Job plain = job;

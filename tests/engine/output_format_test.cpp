@@ -87,7 +87,7 @@ TEST(OutputFormats, AnAmbiguousOneFailsItsItem) {
     job.own[1].format = regex_format("(<?[0-9]?>?){5000}");
     const JobResult result = launch(job);
     EXPECT_EQ(result.items.at(1).reason, FinishReason::error);
-    EXPECT_NE(result.items.at(1).error.find("expected texts that the model"), std::string::npos);
+    EXPECT_NE(result.items.at(1).error.find("expected a format that the model"), std::string::npos);
     EXPECT_EQ(result.items.at(2).reason, FinishReason::stop) << "the others go on";
     job.own[1].logit_bias = {{5, 100}};  // what it then chooses is an end
     EXPECT_EQ(launch(job).items.at(1).reason, FinishReason::error);

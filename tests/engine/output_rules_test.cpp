@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,13 +47,18 @@ class Reasoned : public ::testing::Test {
         return std::nullopt;
     }
 
-    [[nodiscard]] OutputConstraint constraint(const std::string& regex, const std::string& end, std::int64_t limit,
-                                              const Tokens& prompt = {}) const {
+    [[nodiscard]] std::shared_ptr<OutputRules> rules(const std::string& regex, const std::string& end,
+                                                     std::int64_t limit) const {
         std::shared_ptr<TokenGrammar> grammar;
         if (!regex.empty())
             grammar = std::make_shared<TokenGrammar>(grammar_of({OutputFormat::Kind::regex, {regex}}, true),
                                                      std::make_shared<TokenTexts>(*tokenizer, vocab_size));
-        return {std::make_shared<OutputRules>(grammar, ReasoningEnd(end, *tokenizer), limit, vocab_size), prompt};
+        return std::make_shared<OutputRules>(grammar, ReasoningEnd(end, *tokenizer), limit, vocab_size);
+    }
+
+    static AllowedTokens allowed(const std::shared_ptr<OutputRules>& rules, const Tokens& output,
+                                 const Tokens& path = {}) {
+        return OutputConstraint(rules, {}).allowed(output, path);
     }
 
     [[nodiscard]] std::optional<std::string> answer(const std::string& text, const std::string& end,
@@ -84,20 +90,19 @@ TEST_F(Reasoned, EndsBehindItsTextHoweverItIsWritten) {
 
 TEST_F(Reasoned, IsOverWhereThePromptEndsIt) {
     const ReasoningEnd end("</think>\n", *tokenizer);
-    for (const char* over : {"Q</think>", "Q<think></think>\n\n", "</think> \n", "a</think></think>"})
+    for (const char* over :
+         {"Q</think>", "Q<think></think>\n\n", "</think> \n", "a</think></think>", "</think>\n\n\n\n \n\n"})
         EXPECT_TRUE(end.is_at_end_of(encode(over))) << over;
     for (const char* open : {"", "Q", "Q<think>\n", "<think>a</think>\nb<think>", "think>", " \n"})
         EXPECT_FALSE(end.is_at_end_of(encode(open))) << open;
 }
 
 TEST_F(Reasoned, HasAnyTokenButAnEndOfTheOutputBeforeAFormat) {
-    OutputConstraint output = constraint("[0-9]+", "so:", 0);
+    const auto output = rules("[0-9]+", "so:", 0);
     for (const char* text : {"", "s", "so", "this is so", "12"}) {
-        const AllowedTokens& next = output.allowed(encode(text), {});
+        const AllowedTokens next = allowed(output, encode(text));
         EXPECT_FALSE(next.end) << text;
-        std::int64_t refused = 0;
-        for (std::int32_t token = 0; token < vocab_size; ++token) refused += next.has(token) ? 0 : 1;
-        EXPECT_EQ(next.count, vocab_size - refused);
+        EXPECT_EQ(next.count, std::count(next.tokens.begin(), next.tokens.end(), true));
         for (std::int32_t token = 0; token < tokenizer->vocab_size(); ++token) {
             const std::string behind = std::string(text) + tokenizer->token_bytes(token);
             const std::size_t end = behind.find("so:");
@@ -106,52 +111,66 @@ TEST_F(Reasoned, HasAnyTokenButAnEndOfTheOutputBeforeAFormat) {
             EXPECT_EQ(next.has(token), !begins_wrongly) << text << " and " << tokenizer->token_bytes(token);
         }
     }
-    for (const char* text : {"so:", "this is so:", "so: ", "so:\n", "so:\n\n", "so: 1", "so:12"}) {
-        for (const bool in_path : {false, true}) {
-            const Tokens tokens = bytes(text);
-            const AllowedTokens& next = in_path ? output.allowed({}, tokens) : output.allowed(tokens, {});
+    for (const std::string text : {"so:", "this is so:", "so: ", "so:\n", "so:\n\n", "so: 1", "so:12"}) {
+        const Tokens tokens = bytes(text);
+        for (const AllowedTokens& next : {allowed(output, tokens), allowed(output, {}, tokens)}) {
             EXPECT_TRUE(next.has(bytes("7").front())) << text;
             EXPECT_FALSE(next.has(bytes("s").front())) << text;
             EXPECT_FALSE(next.has(end_of_text)) << text;
-            EXPECT_EQ(next.end, std::isdigit(text[std::string(text).size() - 1]) != 0) << text;
+            EXPECT_EQ(next.end, std::isdigit(text.back()) != 0) << text;
         }
     }
-    EXPECT_FALSE(output.allowed(bytes("so:\n\n\n"), {}).any_but({})) << "two line ends at most";
-    OutputConstraint at_once = constraint("[0-9]+", "so:", 0, encode("Is it so:"));
-    EXPECT_FALSE(at_once.allowed({}, {}).has(bytes("s").front())) << "the prompt ends the reasoning";
+    EXPECT_FALSE(allowed(output, bytes("so:\n\n\n")).any_but({})) << "two line ends at most";
+    const Tokens prompt = encode("Is it so:");
+    EXPECT_FALSE(OutputConstraint(output, prompt).allowed({}, {}).has(bytes("s").front())) << "the prompt ends it";
 }
 
 TEST_F(Reasoned, IsEndedAtItsLimit) {
     for (const std::string regex : {"", "[0-9]+"}) {
-        for (const std::string end : {"</think>", "\n\nThe answer is", "<|end_of_text|>\n"}) {
-            OutputConstraint output = constraint(regex, end, 5);
-            Tokens tokens = bytes("<<<</");  // what looks like a beginning of the end is none
-            EXPECT_TRUE(output.allowed(std::span(tokens).first(4), {}).count > 1);
-            std::string forced;
-            while (forced != end) {
-                const AllowedTokens& next = output.allowed(tokens, {});
-                ASSERT_EQ(next.count, 1) << end << ": " << forced;
-                ASSERT_FALSE(next.end);
-                const auto one = std::find(next.tokens.begin(), next.tokens.end(), true) - next.tokens.begin();
-                tokens.push_back(static_cast<std::int32_t>(one));
-                forced += tokenizer->token_bytes(tokens.back());
-                ASSERT_TRUE(end.starts_with(forced)) << forced;
+        for (const std::string end : {"</think>", "\n\nThe answer is", "<|end_of_text|>\n", "..."}) {
+            for (const std::size_t written : {0, 2}) {  // bytes of the end before the limit
+                if (written > 0 && end.starts_with("<|")) continue;
+                OutputConstraint output(rules(regex, end, 5), {});
+                Tokens tokens = bytes(std::string("abcde").substr(written) + end.substr(0, written));
+                EXPECT_TRUE(output.allowed(std::span(tokens).first(4), {}).count > 1);
+                std::string forced = end.substr(0, written);
+                while (forced != end) {
+                    const AllowedTokens& next = output.allowed(tokens, {});
+                    ASSERT_EQ(next.count, 1) << end << ": " << forced;
+                    ASSERT_TRUE(!next.end && output.is_at_limit());
+                    const auto one = std::find(next.tokens.begin(), next.tokens.end(), true) - next.tokens.begin();
+                    tokens.push_back(static_cast<std::int32_t>(one));
+                    forced += tokenizer->token_bytes(tokens.back());
+                    ASSERT_TRUE(end.starts_with(forced)) << forced;
+                }
+                EXPECT_LT(tokens.size() - 5, std::max<std::size_t>(end.size(), 3)) << "the longest tokens";
+                const AllowedTokens& answer = output.allowed(tokens, {});
+                EXPECT_EQ(answer.has(bytes("a").front()), regex.empty());
+                EXPECT_TRUE(answer.has(bytes("1").front()));
+                EXPECT_EQ(answer.end, regex.empty());
+                EXPECT_FALSE(output.is_at_limit());
             }
-            EXPECT_LT(tokens.size() - 5, std::max<std::size_t>(end.size(), 3)) << "the longest tokens";
-            const AllowedTokens& answer = output.allowed(tokens, {});
-            EXPECT_EQ(answer.has(bytes("a").front()), regex.empty());
-            EXPECT_TRUE(answer.has(bytes("1").front()));
-            EXPECT_EQ(answer.end, regex.empty());
         }
     }
-    OutputConstraint output = constraint("", "so:", 5);
-    const Tokens early = encode("so: this is a long answer, and it has no limit");
-    for (std::size_t n = 0; n <= early.size(); ++n) {
-        const AllowedTokens& next = output.allowed(std::span(early).first(n), {});
+    const Tokens wrong = bytes("abcdeXYZ so it goes on");  // a draft that leaves the text of the end
+    for (std::size_t n = 5; n <= wrong.size(); ++n)
+        EXPECT_LE(allowed(rules("", "so:", 5), {}, {wrong.begin(), wrong.begin() + n}).count, 1);
+}
+
+// A device may choose the tokens that nothing is said of.
+TEST_F(Reasoned, IsFreeUpToItsLimitAndBehindItsEnd) {
+    const Tokens tokens = encode("so: this is a long answer, and it has no limit");
+    OutputConstraint output(rules("", "so:", 5), {});
+    EXPECT_EQ(output.num_free(), 5);
+    for (std::size_t n = 0; n <= tokens.size(); ++n) {
+        const AllowedTokens& next = output.allowed(std::span(tokens).first(n), {});
         EXPECT_TRUE(next.count == vocab_size && next.end) << n;
     }
-    const Tokens wrong = bytes("abcdeXYZ so it goes on");  // a draft that leaves the text of the end
-    for (std::size_t n = 5; n <= wrong.size(); ++n) EXPECT_LE(output.allowed({}, std::span(wrong).first(n)).count, 1);
+    EXPECT_EQ(output.num_free(), std::numeric_limits<std::int64_t>::max());
+    OutputConstraint open(rules("", "no such text", 5), {});
+    for (std::size_t n = 0; n <= 5; ++n)
+        EXPECT_EQ(open.allowed(std::span(tokens).first(n), {}).count == vocab_size, n < 5) << n;
+    EXPECT_EQ(OutputConstraint(rules("[0-9]+", "so:", 5), {}).num_free(), 0) << "no end comes before the format";
 }
 
 TEST_F(Reasoned, TheAnswerIsWhatFollows) {
@@ -162,6 +181,10 @@ TEST_F(Reasoned, TheAnswerIsWhatFollows) {
     EXPECT_EQ(answer("a</think>b</think>c", "</think>", encode("a</think>b</think>c")), "b</think>c") << "the first";
     EXPECT_EQ(answer("hmyes", "<|end_of_text|>", encode("hm<|end_of_text|>yes")), "yes") << "not in the text";
     EXPECT_EQ(answer("hm", "</think>", encode("hm</think>yes")), "") << "a stop string cut the text";
+    EXPECT_EQ(
+        answer("hm\n\nyes", "<|end_of_text|>\n",
+               {bytes("h").front(), bytes("m").front(), end_of_text, encode("\n\n").front(), encode("yes").front()}),
+        "yes");
     // The end within a token, and characters of several tokens around it.
     for (const char* text : {"é the answer", "the theatre é", "tthe 😀"}) {
         const Tokens tokens = encode(text);

@@ -145,27 +145,31 @@ TEST(Reasoning, EveryRuleKeepsItsLimit) {
     }
 }
 
-// The limit falls into a tree, and the answer's format behind it.
+// The end of the reasoning falls into a tree, by itself or at the limit, and the answer's format behind it.
 TEST(Reasoning, TextsHaveTheTargetsDistribution) {
     const std::vector<std::int32_t> prompt{1, 2, 3, 4, 5, 6};
     const NumberTokenizer tokenizer;
-    GenerationOptions wanted;
-    wanted.reasoning = {.end = "<8", .max_tokens = 0};
-    wanted.format = {OutputFormat::Kind::regex, {"[0-9]?>(<[0-9]*[02468]>|<1.>)*"}};
-    OutputConstraint constraint(OutputRulesCache(tokenizer, 96).of(wanted), prompt);
-    SamplingParams sampling = four_tokens();
-    sampling.constraint = &constraint;
-    sampling.prompt_tokens = std::ssize(prompt);
-    for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
-        Job job{base_options()};
-        job.options.draft.method = "rsd-s";
-        job.options.draft.tree = "2x2";
-        job.options.draft.model_temperature = 3;
-        job.options.verify = rule;
-        job.draft_models = {tiny_model};
-        job.generation.reasoning = wanted.reasoning;
-        job.generation.format = wanted.format;
-        EXPECT_GT(target_distribution_p(job, prompt, 2000, sampling), 1e-4) << job.options.verify.name();
+    for (const std::int64_t limit : {0, 1}) {
+        GenerationOptions wanted;
+        wanted.reasoning = {.end = limit == 0 ? "<8" : "<8>", .max_tokens = limit};
+        wanted.format = {OutputFormat::Kind::regex,
+                         {limit == 0 ? "[0-9]?>(<[0-9]*[02468]>|<1.>)*" : "(<[0-9]*[02468]>|<1.>)*"}};
+        OutputConstraint constraint(OutputRulesCache(tokenizer, 96).of(wanted), prompt);
+        SamplingParams sampling = four_tokens();
+        sampling.constraint = &constraint;
+        sampling.prompt_tokens = std::ssize(prompt);
+        for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
+            Job job{base_options()};
+            job.options.draft.method = "rsd-s";
+            job.options.draft.tree = "2x2";
+            job.options.draft.model_temperature = 3;
+            job.options.verify = rule;
+            job.draft_models = {tiny_model};
+            job.generation.reasoning = wanted.reasoning;
+            job.generation.format = wanted.format;
+            EXPECT_GT(target_distribution_p(job, prompt, 2000, sampling, limit == 0 ? 64 : 28), 1e-4)
+                << job.options.verify.name();
+        }
     }
 }
 

@@ -56,9 +56,9 @@ inline std::map<std::vector<std::int32_t>, double> texts_after(const std::vector
 /// Continues `prompt` `num_texts` times with the drafts and the rule of `job`; drafts must be accepted as well as
 /// rejected. Returns the p-value of a chi-square test of the texts against the target's distribution.
 inline double target_distribution_p(Job job, const std::vector<std::int32_t>& prompt, std::int64_t num_texts,
-                                    const SamplingParams& sampling = four_tokens()) {
+                                    const SamplingParams& sampling = four_tokens(), std::size_t num_possible = 64) {
     const auto expected = texts_after(prompt, sampling);
-    EXPECT_EQ(expected.size(), 64U);
+    EXPECT_EQ(expected.size(), num_possible);
     job.options.batch = 16;
     job.generation.sampling = sampling;
     job.generation.max_tokens = texts_of_tokens;

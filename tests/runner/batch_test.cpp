@@ -149,7 +149,10 @@ TEST_F(BatchTest, RefusedFields) {
         {R"("min_tokens": -1)", "min_tokens: expected an integer from 0 to 2147483647, got -1"},
         {R"("stop_token_ids": ["a"])", "stop_token_ids: expected a number, got \"a\""},
         {R"("stop_token_ids": [-1])", "stop_token_ids: expected an integer from 0 to 2147483647, got -1"},
-        {R"("thinking_token_budget": 5)", "thinking_token_budget: expected 0 without reasoning-end, got 5"},
+        {R"("thinking_token_budget": 5)",
+         "thinking_token_budget: expected 0 without reasoning-end, got 5; the job's reasoning-end = </think>, or what "
+         "the model writes"},
+        {R"("thinking_token_budget": 0)", "thinking_token_budget: expected at least 1, or -1 for no limit, got 0"},
         {R"("bad_words": ["a"])", "bad_words: expected [] or null, got an array of 1" + other},
         {R"("include_stop_str_in_output": true)",
          "include_stop_str_in_output: expected false or null, got true" + other},

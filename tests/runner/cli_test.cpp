@@ -585,16 +585,14 @@ TEST_F(Cli, OutputsHaveTheirFormat) {
 TEST_F(Cli, AnswersFollowTheReasoning) {
     write("p.jsonl", "{\"prompt\": \"Once\"}\n{\"prompt\": \"He said so:\"}\n");
     const std::string model = std::string("--model=") + LONGHAUL_DEMO_MODEL;
-    const std::vector<std::string> arguments{"run",
-                                             "job.cfg",
-                                             model,
-                                             "--reasoning-end= so:",
-                                             "--max-reasoning-tokens=30",
-                                             "--choice=left",
-                                             "--choice=right",
-                                             "--max-tokens=50",
-                                             "--threads=1"};
-    ASSERT_EQ(run(arguments).exit_code, 0);
+    const std::vector<std::string> arguments{
+        "run",           "job.cfg",        model,        "--reasoning-end= so:", "--max-reasoning-tokens=30",
+        "--choice=left", "--choice=right", "--threads=1"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), arguments.begin(), arguments.end());
+        return run(more);
+    };
+    ASSERT_EQ(with({"--max-tokens=50"}).exit_code, 0);
     std::istringstream results(slurp(folder_ / "out/results.jsonl"));
     for (const bool reasons : {true, false}) {
         std::string line;
@@ -607,10 +605,10 @@ TEST_F(Cli, AnswersFollowTheReasoning) {
         EXPECT_EQ(text.size() > 40, reasons) << text;
         EXPECT_EQ(result.at("finish_reason"), "stop");
     }
-    // Too short for the answer.
-    auto shorter = arguments;
-    shorter.insert(shorter.end(), {"--max-tokens=9", "--output=short"});
-    ASSERT_EQ(run(shorter).exit_code, 0);
+    const Ended ended = with({"--max-tokens=1", "--output=short"});
+    ASSERT_EQ(ended.exit_code, 0);
+    EXPECT_NE((ended.out + ended.err).find("without answer    1 item, whose reasoning"), std::string::npos)
+        << ended.out << ended.err;
     EXPECT_NE(slurp(folder_ / "short/results.jsonl").find("\"answer\":null,"), std::string::npos);
 }
 

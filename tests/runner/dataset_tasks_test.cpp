@@ -458,7 +458,9 @@ TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::vector<std::pair<std::string, std::string>> cases{
         {R"({"tempreature": 1})",
          "options: expected options of generation " + all + ", got 'tempreature'; did you mean 'temperature'?"},
-        {R"({"max-reasoning-tokens": 5})", "options.max-reasoning-tokens: expected 0 without reasoning-end, got 5"},
+        {R"({"max-reasoning-tokens": 5})",
+         "options.max-reasoning-tokens: expected 0 without reasoning-end, got 5; the job's reasoning-end = </think>, "
+         "or what the model writes"},
         {R"({"batch": 8})", "options.batch: expected an option of generation " + all + ", got a key of the whole job"},
         {R"({"top-p": 1.5})", "options.top-p: expected a number above 0 and at most 1, got 1.5"},
         {R"({"top-p": "0.5"})", "options.top-p: expected a number, got \"0.5\""},

@@ -55,18 +55,26 @@ TEST_F(OutputFormatKeys, ReasoningMayComeBefore) {
                          "\n"
                          R"({"prompt": "x", "options": {"reasoning-end": ""}})"
                          "\n"
-                         R"({"prompt": "x", "options": {"reasoning-end": "so", "max-reasoning-tokens": 0}})");
+                         R"({"prompt": "x", "options": {"reasoning-end": "so", "max-reasoning-tokens": 0}})"
+                         "\n"
+                         R"({"prompt": "x", "options": {"reasoning-end": "", "max-reasoning-tokens": 3}})");
     Settings job = settings;
     job.task = "prompts";
     job.data = path;
     const auto data = DataSet::open(job);
-    const auto item = [&](std::int64_t index) { return *data->prompt(index, tokenizer_, long_context).settings; };
+    const auto item = [&](std::int64_t index) {
+        const Prompt prompt = data->prompt(index, tokenizer_, long_context);
+        EXPECT_EQ(prompt.error, "");
+        return prompt.settings ? *prompt.settings : Settings();
+    };
     EXPECT_EQ(item(0).reasoning_end, "</think>");
     EXPECT_EQ(item(0).max_reasoning_tokens, 7);
     EXPECT_EQ(item(1).reasoning_end, "");
     EXPECT_EQ(item(1).max_reasoning_tokens, 0) << "the job's limit is for its own end";
     EXPECT_EQ(item(2).reasoning_end, "so");
     EXPECT_EQ(item(2).max_reasoning_tokens, 0);
+    EXPECT_NE(show(*data, 3).find("options.max-reasoning-tokens: expected 0 without reasoning-end, got 3"),
+              std::string::npos);
 }
 
 TEST_F(OutputFormatKeys, ASchemaMayLieBesideTheJobFile) {

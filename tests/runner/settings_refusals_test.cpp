@@ -52,8 +52,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"max-tokens", "0", "max-tokens: expected an integer from 1 to 2147483647, got '0'"},
         {"max-tokens", "1e3", "max-tokens: expected an integer from 1 to 2147483647, got '1e3'"},
         {"max-tokens", count, "max-tokens: expected an integer from 1 to 2147483647, got '9223372036854775807'"},
-        {"reasoning-end", R"(" \n")", R"(reasoning-end: expected a text of 1 to 256 bytes, got '" \n"')"},
-        {"reasoning-end", "\xFF", "reasoning-end: expected a text of 1 to 256 bytes, got '\\xff'"},
+        {"reasoning-end", R"(" \n")", R"(reasoning-end: expected a text that is not white space alone, got '" \n"')"},
+        {"reasoning-end", "\xFF", "reasoning-end: expected UTF-8 text of at most 256 bytes, got '\\xff'"},
         {"max-reasoning-tokens", "-1", "max-reasoning-tokens: expected an integer from 0 to 2147483647, got '-1'"},
         {"max-reasoning-tokens", "9",
          "max-reasoning-tokens: expected 0 without reasoning-end, got 9; reasoning-end = </think>, or what the model "

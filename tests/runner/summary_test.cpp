@@ -50,6 +50,18 @@ TEST(Summary, SaysWhyTheFirstItemFailed) {
     EXPECT_NE(table.find("  first failure  a: data:1: prompt: expected a string, got 7\n"), std::string::npos) << table;
 }
 
+TEST(Summary, CountsItemsWithoutAnAnswer) {
+    Summary summary;
+    EXPECT_FALSE(summary.to_json().contains("without_answer"));
+    summary.settings.reasoning_end = "</think>";
+    EXPECT_EQ(summary.to_json()["without_answer"], 0);
+    EXPECT_EQ(summary.to_table().find("without answer"), std::string::npos);
+    summary.outcome.without_answer = 3;
+    EXPECT_EQ(summary.to_json()["without_answer"], 3);
+    EXPECT_NE(summary.to_table().find("  without answer  3 items, whose reasoning has no end: "), std::string::npos)
+        << summary.to_table();
+}
+
 TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
     Summary summary;
     summary.settings.draft = "sd";
