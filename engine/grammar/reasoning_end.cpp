@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace longhaul::engine {
-
 namespace {
 
 constexpr const char* white_space = " \t\r\n";

@@ -165,9 +165,10 @@ class BatchAnswers {
     /// A chat's answer apart from its reasoning, as servers give them.
     Ordered message(const Settings& settings, const ResultRecord& sample) {
         if (!sample.reasons) return {{"role", "assistant"}, {"content", sample.text}};
+        const std::string before = reasoning(settings.reasoning_end, sample);
         return {{"role", "assistant"},
                 {"content", sample.answer ? Ordered(*sample.answer) : Ordered()},
-                {"reasoning_content", reasoning(settings.reasoning_end, sample)}};
+                {"reasoning_content", before.empty() ? Ordered() : Ordered(before)}};
     }
 
     /// What stands before the answer, without the texts that begin and end it.

@@ -333,13 +333,13 @@ TEST_F(BatchAnswersTest, ReasoningIsApartFromTheAnswer) {
             item(2, "c", "hm</think>yes", "yes"), item(3, "d", "yes", "yes"), item(4, "e", "hm</think>", "")});
     const auto lines = answers(settings);
     const auto choice = [&](std::size_t line) { return lines[line]["response"]["body"]["choices"][0]; };
-    const auto message = [](const char* reasoning, const nlohmann::json& content) {
+    const auto message = [](const nlohmann::json& reasoning, const nlohmann::json& content) {
         return nlohmann::json{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
     };
     EXPECT_EQ(choice(0)["message"], message("hm, <b>", "yes "));
     EXPECT_EQ(choice(1)["message"], message("hm", nullptr)) << "it has no end";
     EXPECT_EQ(choice(2)["text"], "hm</think>yes") << "a completion is one text";
-    EXPECT_EQ(choice(3)["message"], message("", "yes"));
+    EXPECT_EQ(choice(3)["message"], message(nullptr, "yes"));
     EXPECT_EQ(choice(4)["message"], message("hm", ""));
     settings.reasoning_end = "<|end_of_text|>";  // a special token is not in the text
     record({item(0, "a", "hm yes", "yes")});

@@ -358,6 +358,18 @@ TEST_F(Cli, InspectTellsADraftLayersShape) {
               std::string::npos);
 }
 
+TEST_F(Cli, InspectTellsOfALayerForMultiTokenPrediction) {
+    const fs::path folder = folder_ / "model";
+    fs::copy(LONGHAUL_TEST_DATA "/mtp/qwen3-next", folder);
+    fs::copy(fs::path(LONGHAUL_DEMO_MODEL) / "tokenizer.json", folder);
+    auto config = engine::read_json(folder / "config.json");
+    config["vocab_size"] = 4096;  // the tokenizer's
+    fs::remove(folder / "config.json");
+    std::ofstream(folder / "config.json") << config;
+    EXPECT_NE(run({"inspect", "--json", folder}).out.find("\"mtp_layer\": true"), std::string::npos);
+    EXPECT_EQ(run({"inspect", "--json", LONGHAUL_DEMO_MODEL}).out.find("mtp_layer"), std::string::npos);
+}
+
 TEST_F(Cli, InspectTellsWhatHeadsAre) {
     const std::string demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path().string();
     for (const auto& [method, chained] : {std::pair{"medusa", "false"}, std::pair{"tokenswift", "true"}}) {

@@ -48,6 +48,17 @@ struct MemoryPlan : testing::Test {
                item_kv_bytes(parts, device, settings.max_tokens + 1, settings.max_tokens + 1);
     }
 
+    /// The least room that the job is not refused with.
+    [[nodiscard]] std::int64_t device_bytes_wanted() {
+        std::int64_t refused = 0, taken = 16 * gib;
+        while (taken - refused > 1) {
+            const std::int64_t middle = (refused + taken) / 2;
+            set_room(middle);
+            (refusal().empty() ? taken : refused) = middle;
+        }
+        return taken;
+    }
+
     Settings settings;
     RemoteDevice device{kernels::make_cpu_device(kernels::CpuVariant::reference, 1)};
 };
@@ -101,6 +112,24 @@ TEST_F(MemoryPlan, WhatIsSaidToFitFits) {
     EXPECT_EQ(refusal(), "");
     settings.max_tokens = tokens + 64;
     EXPECT_NE(refusal(), "");
+}
+
+// Without the model's own layer for drafts there is room for a longer item.
+TEST_F(MemoryPlan, AModelMayDraftWithoutItsLayer) {
+    settings.model = LONGHAUL_TEST_DATA "/mtp/qwen3-next";
+    settings.max_tokens = 64;
+    settings.draft = "mtp";
+    settings.draft_tree = "3";
+    const std::string hint = "draft = self with draft-precision = same";
+    const std::int64_t with_layer = device_bytes_wanted();
+    set_room(with_layer - 1);
+    EXPECT_NE(refusal().find(hint), std::string::npos) << refusal();
+    settings.draft = "self";
+    settings.draft_precision = "same";
+    EXPECT_EQ(refusal(), "") << "following the hint";
+    settings.draft = "mtp";
+    set_room(with_layer);
+    EXPECT_EQ(refusal(), "");
 }
 
 TEST_F(MemoryPlan, DraftModelsCount) {
