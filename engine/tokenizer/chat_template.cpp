@@ -157,7 +157,10 @@ jinja::Value message_value(const ChatMessage& message) {
             parts.push_back(Value::dict({{text("type"), text("text")}, {text("text"), text(part)}}));
         content = Value::list(std::move(parts));
     }
-    return Value::dict({{text("role"), text(message.role)}, {text("content"), std::move(content)}});
+    std::vector<std::pair<Value, Value>> fields{{text("role"), text(message.role)},
+                                                {text("content"), std::move(content)}};
+    if (message.reasoning_content) fields.emplace_back(text("reasoning_content"), text(*message.reasoning_content));
+    return Value::dict(std::move(fields));
 }
 
 bool has_tools(const ChatOptions& options) {

@@ -19,6 +19,9 @@ struct ChatMessage {
     std::string content;
     /// If not empty: the content is a list of {"type": "text", "text": …} with these texts, instead of `content`.
     std::vector<std::string> parts{};
+    /// What a model wrote before this answer, which templates of reasoning models may show; nullopt: the template sees
+    /// no such field.
+    std::optional<std::string> reasoning_content{};
 };
 
 /// What a template sees besides the messages and the model's tokens.

@@ -156,10 +156,14 @@ std::vector<engine::ChatMessage> chat_messages(const Json& body, const std::stri
         const std::string place = where + ": body.messages[" + std::to_string(messages.size()) + "]";
         if (!message.is_object()) throw InputError(place, "", "an object", engine::describe(message));
         for (const auto& [name, value] : message.items()) {
-            if (name != "role" && name != "content" && !value.is_null())
-                throw InputError(place, engine::printable(name), "only role and content", engine::describe(value));
+            static const std::set<std::string> known{"role", "content", "reasoning_content"};
+            if (!known.contains(name) && !value.is_null())
+                throw InputError(place, engine::printable(name), "only role, content and reasoning_content",
+                                 engine::describe(value));
         }
-        messages.push_back({text_member(message, "role", place), content_of(message, place)});
+        messages.push_back({.role = text_member(message, "role", place), .content = content_of(message, place)});
+        if (engine::find_member(message, "reasoning_content", place) != nullptr)
+            messages.back().reasoning_content = text_member(message, "reasoning_content", place);
     }
     return messages;
 }

@@ -285,7 +285,9 @@ class DollyRecords : public JsonRecords {
 
 /// The content of a message: a text, or a list of {"type": "text", "text"}.
 engine::ChatMessage message_of(const Json& json, const std::string& place) {
-    engine::ChatMessage message{.role = text_member(json, "role", place), .content = {}};
+    engine::ChatMessage message{.role = text_member(json, "role", place),
+                                .content = {},
+                                .reasoning_content = optional_text(json, "reasoning_content", place)};
     const auto content = json.find("content");
     if (content == json.end() || !content->is_array()) {
         message.content = text_member(json, "content", place);

@@ -167,7 +167,7 @@ TEST(Reasoning, TextsHaveTheTargetsDistribution) {
             job.draft_models = {tiny_model};
             job.generation.reasoning = wanted.reasoning;
             job.generation.format = wanted.format;
-            EXPECT_GT(target_distribution_p(job, prompt, 2000, sampling, limit == 0 ? 64 : 28), 1e-4)
+            EXPECT_GT(target_distribution_p(job, prompt, 1000, sampling, limit == 0 ? 64 : 28), 1e-4)
                 << job.options.verify.name();
         }
     }

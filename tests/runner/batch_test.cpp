@@ -72,12 +72,16 @@ TEST_F(BatchTest, TextPartsOfAMessageAreJoined) {
 
 /// Qwen3's way to ask for an answer without thinking.
 TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
-    Settings settings = job(chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
-                            chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
-                            chat("d", R"(, "chat_template_kwargs": {})") + chat("e", R"(, "reasoning_effort": "low")"));
+    Settings settings =
+        job(chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
+            chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
+            chat("d", R"(, "chat_template_kwargs": {})") + chat("e", R"(, "reasoning_effort": "low")") +
+            request("f", "chat/completions",
+                    R"(, "messages": [{"role": "assistant", "content": "x", "reasoning_content": "hm"}])"));
     settings.chat_template =
         write("t.jinja",
-              "{{ thinks }} {{ level }}{{ reasoning_effort }}{% for m in messages %} {{ m.content }}{% endfor %}")
+              "{{ thinks }} {{ level }}{{ reasoning_effort }}{% for m in messages %} {{ m.content }}{{ "
+              "m.reasoning_content }}{% endfor %}")
             .string();
     settings.template_variable = {"thinks=true", "level=high"};
     const auto data = DataSet::open(settings);
@@ -86,6 +90,7 @@ TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
     EXPECT_EQ(show(*data, 2), "c: True ['x', None] Hi");
     EXPECT_EQ(show(*data, 3), "d: True high Hi");
     EXPECT_EQ(show(*data, 4), "e: True highlow Hi");
+    EXPECT_EQ(show(*data, 5), "f: True high xhm");
 }
 
 TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {
@@ -253,7 +258,8 @@ TEST_F(BatchTest, BadLinesFailAlone) {
         "token ids",
         "none! b.jsonl:11: body.messages: expected an array of messages, got nothing",
         "no! b.jsonl:12: body.messages: expected an array of messages, got an array of 0",
-        "tool! b.jsonl:13: body.messages[0]: tool_calls: expected only role and content, got an array of 0",
+        "tool! b.jsonl:13: body.messages[0]: tool_calls: expected only role, content and reasoning_content, got an "
+        "array of 0",
         "image! b.jsonl:14: body.messages[0]: content[0]: type: expected \"text\", got 'image_url'",
         "null! b.jsonl:15: body.messages[0]: content: expected a string, got nothing",
     };

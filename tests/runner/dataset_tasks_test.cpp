@@ -329,7 +329,9 @@ TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
     fs::create_directories(folder_ / "model");
     write("model/chat_template.jinja",
           "{{ strftime_now('%F') }} {{ mood }}{% for m in messages %} {{ m.role }}:{% if m.content is string %}{{ "
-          "m.content }}{% else %}{{ m.content|map(attribute='text')|join('+') }}{% endif %}{% endfor %}");
+          "m.content }}{% else %}{{ m.content|map(attribute='text')|join('+') }}{% endif %}{% if m.reasoning_content "
+          "is string %}"
+          "[{{ m.reasoning_content }}]{% endif %}{% endfor %}");
     Settings job = settings(
         "prompts",
         write(
@@ -339,7 +341,11 @@ TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
             "\n"
             R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "u"}]}]})"
             "\n"
-            R"({"messages": [{"role": "user", "content": []}]})"));
+            R"({"messages": [{"role": "user", "content": []}]})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": "x", "reasoning_content": "hm"}, {"role": "user", "content": "y", "reasoning_content": null}]})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": "x", "reasoning_content": 1}]})"));
     job.model = folder_ / "model";
     job.template_variable = {"mood=calm", "mood={\"k\": 1}"};
     job.template_date = "2025-01-02";
@@ -347,6 +353,8 @@ TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
     EXPECT_EQ(show(*data, 0), "1: 2025-01-02 {'k': 1} tool:x user:a+b") << "the last value of a variable counts";
     EXPECT_EQ(show(*data, 1), "2! p.jsonl:2: messages[0]: content[0]: type: expected \"text\", got \"image\"");
     EXPECT_EQ(show(*data, 2), "3! p.jsonl:3: messages[0]: content: expected at least one part, got none");
+    EXPECT_EQ(show(*data, 3), "4: 2025-01-02 {'k': 1} assistant:x[hm] user:y");
+    EXPECT_EQ(show(*data, 4), "5! p.jsonl:5: messages[0]: reasoning_content: expected a string, got 1");
     EXPECT_NE(data->fingerprint().find(", chat-template jinja "), std::string::npos);
     write("model/chat_template.jinja", "{{ nosuch() }}");
     EXPECT_EQ(
