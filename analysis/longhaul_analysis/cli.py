@@ -169,7 +169,7 @@ def _add_scoring(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--extract",
         metavar="REGEX",
-        help=r"exact match: compare the last match in the answer, or its first group, such as '\\boxed\{(.*?)\}'",
+        help="exact match: compare the last match in the answer, or its first group, such as '#### (.*)'",
     )
     command.add_argument("--draft-ratio", type=_ratio, metavar="R", help=_RATIO)
 

@@ -207,22 +207,22 @@ class Scoring:
         return f"F1|stemmer:{'porter' if self.stemmer else 'no'}|version:{version('rouge-score')}"
 
     def extracted(self, text: str) -> str | None:
-        """The last match of `extract`, or its first group; None where there is none."""
+        """The last match of `extract` that is not empty, or its first group; None where there is none."""
         if self.extract is None:
             return text.strip()
-        matches = list(self.extract.finditer(text))
-        if not matches:
-            return None
-        return (matches[-1].group(1 if self.extract.groups > 0 else 0) or "").strip()
+        found = None
+        for match in self.extract.finditer(text):
+            groups = match.groups() if self.extract.groups > 0 else (match.group(),)
+            found = next((group.strip() for group in groups if group), None) or found
+        return found
 
     def exact_match(self, item: Item) -> dict[str, Ratio]:
         """Whether the answer equals the reference; nothing where it has none."""
         if item.reference is None:
             return {}
-        wanted = self.extracted(item.reference)
-        if wanted is None:  # a reference that is the answer alone
-            wanted = item.reference.strip()
-        return {"exact_match": (100.0 if self.extracted(self.answer(item)) == wanted else 0.0, 1.0)}
+        wanted = self.extracted(item.reference) or item.reference.strip()  # or the reference is the answer alone
+        is_right = not item.failed and not self.lacks_answer(item) and self.extracted(self.answer(item)) == wanted
+        return {"exact_match": (100.0 if is_right else 0.0, 1.0)}
 
     def rouge(self, item: Item) -> dict[str, Ratio]:
         """ROUGE of one item, 100 x F1; nothing where it has no reference."""

@@ -88,7 +88,7 @@ class RunScores:
 
 
 def answer_notes(run: Run, without_answer: int, num_items: int) -> list[str]:
-    """What is said of items whose reasoning `max-tokens` ended."""
+    """What is said of items that ended in their reasoning."""
     if without_answer == 0:
         return []
     return [f"{run.folder}: {without_answer} of {num_items} items end before their answer and count as empty texts"]

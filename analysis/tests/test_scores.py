@@ -251,6 +251,28 @@ def test_exact_match_compares_answers_or_what_is_extracted(make_run):
     assert "1 of 5 items have no reference" in score().notes(measures)[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "reference", "expression", "right"),
+    [
+        ("the answer is 7", "the answer is 8", r"boxed (\d+)|answer is (\d+)", False),  # a group without a part in it
+        ("the answer is 8", "boxed 8", r"boxed (\d+)|answer is (\d+)", True),
+        ("it is 7.", "it is 8.", r"(\d*)\.?$", False),  # an empty match at the end
+        ("7", "42", r"\d*", False),
+        ("none", "none", r"\d+", False),
+    ],
+)
+def test_empty_matches_are_no_answers(make_run, text, reference, expression, right):
+    run = one_run(make_run("run", [{"text": text}], references={"item-0": reference}))
+    scores = score_run(run, choose_measures(["exact_match"]), Scoring(extract=re.compile(expression)))
+    assert scores.value("exact_match") == (100 if right else 0)
+
+
+def test_a_failed_item_matches_no_empty_reference(make_run):
+    failed = {"text": "", "finish_reason": "error", "error": "bad"}
+    run = one_run(make_run("run", [failed, {"text": " "}], references={"item-0": "", "item-1": ""}))
+    assert score_run(run, choose_measures(["exact_match"])).value("exact_match") == 50
+
+
 def test_items_without_reference_are_left_out_and_counted(make_run):
     folder = make_run("run", [{"text": "the cat"}, {"text": "a dog"}], references={"item-1": "a dog"})
     result = score_run(one_run(folder), REFERENCE_MEASURES)

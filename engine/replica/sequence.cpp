@@ -54,12 +54,13 @@ static std::string without_first_space(std::string_view text) {
     return std::string(text.substr(std::min(first, text.size())));
 }
 
-/// Where the last bytes of a reasoning's end are behind in the text. `before`: the text up to the token that has them.
+/// Where the last bytes of a reasoning's end are behind in the text; npos if it was cut before. `before`: the text up
+/// to the token that has them.
 static std::size_t behind_last(std::string_view last, const std::string& text, const std::string& before) {
     constexpr std::string_view replacement = "\xEF\xBF\xBD";  // for a character that the token completes
     const std::size_t from = before.size() - (before.ends_with(replacement) ? replacement.size() : 0);
     const std::size_t begin = text.find(last, from);
-    return begin == std::string::npos ? text.size() : begin + last.size();
+    return begin == std::string::npos ? begin : begin + last.size();
 }
 
 std::optional<std::string> answer_in(const std::string& text, const std::string& end, const Tokenizer& tokenizer,
@@ -78,7 +79,10 @@ std::optional<std::string> answer_in(const std::string& text, const std::string&
             begin = behind_last(std::string_view(end).substr(end.size() - num_last), text,
                                 output_text(tokenizer, prompt, output.first(i)));
         }
-        return without_first_space(std::string_view(text).substr(std::min(begin, text.size())));
+        if (begin > text.size()) return std::nullopt;  // a stop string cut it
+        // Parts of characters around the end may decode otherwise in the whole text.
+        while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) ++begin;
+        return without_first_space(std::string_view(text).substr(begin));
     }
     return std::nullopt;
 }

@@ -132,6 +132,8 @@ void check_neutral(const std::string& name, const Json& value, bool chat, const 
 /// templates that take strings.
 std::string content_of(const Json& message, const std::string& where) {
     const Json* content = engine::find_member(message, "content", where);
+    const bool reasons_alone = engine::find_member(message, "reasoning_content", where) != nullptr;
+    if (content == nullptr && reasons_alone) return "";  // as answers have it that end in their reasoning
     if (content == nullptr || !content->is_array()) return text_member(message, "content", where);
     std::string text;
     for (std::size_t i = 0; i < content->size(); ++i) {

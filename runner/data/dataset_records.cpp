@@ -289,6 +289,7 @@ engine::ChatMessage message_of(const Json& json, const std::string& place) {
                                 .content = {},
                                 .reasoning_content = optional_text(json, "reasoning_content", place)};
     const auto content = json.find("content");
+    if (engine::find_member(json, "content", place) == nullptr && message.reasoning_content) return message;
     if (content == json.end() || !content->is_array()) {
         message.content = text_member(json, "content", place);
         return message;

@@ -109,9 +109,8 @@ std::string Summary::to_table() const {
     rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
                                    (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " of them failed" : ""));
     if (outcome.without_answer > 0)
-        rows.emplace_back("without answer", counted(outcome.without_answer, "item", "items") +
-                                                ", whose reasoning has no end: raise max-tokens, or set "
-                                                "max-reasoning-tokens");
+        rows.emplace_back("without answer",
+                          counted(outcome.without_answer, "item", "items") + ": the reasoning has no end");
     if (!outcome.first_failure.empty()) rows.emplace_back("first failure", outcome.first_failure);
     rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
     if (shards > 0) {

@@ -380,7 +380,6 @@ TEST_P(OtherDevice, LeavesDryBiasesAndFormatsToTheHost) {
         }
         job.own[0].format = {OutputFormat::Kind::regex, {"(<[0-9]*[13579]>)*"}};
         job.own[2].logit_bias = {{7, 4}, {9, -100}};
-        job.own[4].reasoning = {.end = "<2><7>", .max_tokens = 20};
         for (std::int32_t token = 0; token < 90; ++token) job.own[3].eos_ids.push_back(token);
         job.own[3].sampling.min_tokens = 2;
         Job plain = job;
@@ -394,6 +393,38 @@ TEST_P(OtherDevice, LeavesDryBiasesAndFormatsToTheHost) {
         EXPECT_GT(device.rows, 0);
         for (auto& [item, options] : plain.own) options.sampling.dry = {};
         EXPECT_NE(tokens_of(launch(plain).items), tokens_of(right.items)) << "DRY changes nothing";
+    }
+}
+
+// Up to the limit of its reasoning an item stays on the device, also where the tree reaches beyond it or the end came
+// by itself; the host writes the end, and the device goes on behind it.
+TEST_P(OtherDevice, LeavesTheLimitOfReasoningToTheHost) {
+    if (!GetParam().as_cpu) return;  // the texts are compared with the CPU's
+    for (const auto& [method, rule] : {std::pair{"ngram", "coupled"}, {"rsd-s", "coupled"}, {"rsd-s", "recursive"}}) {
+        Job job = with_all_settings(this->job());
+        job.options.draft.method = method;
+        job.options.draft.tree = "3x2";
+        job.options.verify = rule;
+        if (method != std::string("ngram")) job.draft_models = {parity / "llama-yarn-bf16"};
+        for (auto& [item, options] : job.own) {
+            options.max_tokens = 40;
+            options.reasoning = {.end = "<2><7>", .max_tokens = 12 + item};
+        }
+        Job plain = job;
+        plain.make_device = {};
+        const JobResult right = launch(plain);
+        Counted device(GetParam().make);
+        job.make_device = [&] { return device.make(); };
+        const JobResult chosen = launch(job);
+        EXPECT_EQ(tokens_of(chosen.items), tokens_of(right.items)) << method << ", " << rule;
+        for (const auto& [index, item] : chosen.items) {
+            EXPECT_EQ(item.tokens[12 + index], 2) << method << ", " << rule;
+            EXPECT_EQ(item.tokens[13 + index], 7) << method << ", " << rule;
+        }
+        EXPECT_GT(device.rows, 0);
+        if (device.can_choose && rule == std::string("coupled")) {
+            EXPECT_LT(device.rows, chosen.sum.decode_tokens / 2) << method;
+        }
     }
 }
 

@@ -180,7 +180,8 @@ TEST_F(Reasoned, TheAnswerIsWhatFollows) {
     EXPECT_EQ(answer("hm</think>", "</think>", encode("hm</think>")), "");
     EXPECT_EQ(answer("a</think>b</think>c", "</think>", encode("a</think>b</think>c")), "b</think>c") << "the first";
     EXPECT_EQ(answer("hmyes", "<|end_of_text|>", encode("hm<|end_of_text|>yes")), "yes") << "not in the text";
-    EXPECT_EQ(answer("hm", "</think>", encode("hm</think>yes")), "") << "a stop string cut the text";
+    EXPECT_EQ(answer("hm", "</think>", encode("hm</think>yes")), std::nullopt) << "a stop string cut the text";
+    EXPECT_EQ(answer("hm</thi", "nk>yes", encode("hm</think>yes, no")), std::nullopt);
     EXPECT_EQ(
         answer("hm\n\nyes", "<|end_of_text|>\n",
                {bytes("h").front(), bytes("m").front(), end_of_text, encode("\n\n").front(), encode("yes").front()}),

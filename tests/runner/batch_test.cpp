@@ -72,12 +72,13 @@ TEST_F(BatchTest, TextPartsOfAMessageAreJoined) {
 
 /// Qwen3's way to ask for an answer without thinking.
 TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
-    Settings settings =
-        job(chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
-            chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
-            chat("d", R"(, "chat_template_kwargs": {})") + chat("e", R"(, "reasoning_effort": "low")") +
-            request("f", "chat/completions",
-                    R"(, "messages": [{"role": "assistant", "content": "x", "reasoning_content": "hm"}])"));
+    Settings settings = job(
+        chat("a") + chat("b", R"(, "chat_template_kwargs": {"thinks": false, "level": "low"})") +
+        chat("c", R"(, "chat_template_kwargs": {"level": ["x", null]})") +
+        chat("d", R"(, "chat_template_kwargs": {})") + chat("e", R"(, "reasoning_effort": "low")") +
+        request(
+            "f", "chat/completions",
+            R"(, "messages": [{"role": "assistant", "content": "x", "reasoning_content": "hm"}, {"role": "assistant", "content": null, "reasoning_content": "so"}])"));
     settings.chat_template =
         write("t.jinja",
               "{{ thinks }} {{ level }}{{ reasoning_effort }}{% for m in messages %} {{ m.content }}{{ "
@@ -90,7 +91,7 @@ TEST_F(BatchTest, RequestsSetVariablesOfTheChatTemplate) {
     EXPECT_EQ(show(*data, 2), "c: True ['x', None] Hi");
     EXPECT_EQ(show(*data, 3), "d: True high Hi");
     EXPECT_EQ(show(*data, 4), "e: True highlow Hi");
-    EXPECT_EQ(show(*data, 5), "f: True high xhm");
+    EXPECT_EQ(show(*data, 5), "f: True high xhm so");
 }
 
 TEST_F(BatchTest, NeutralAndIgnoredFieldsChangeNothing) {

@@ -619,7 +619,7 @@ TEST_F(Cli, AnswersFollowTheReasoning) {
     }
     const Ended ended = with({"--max-tokens=1", "--output=short"});
     ASSERT_EQ(ended.exit_code, 0);
-    EXPECT_NE((ended.out + ended.err).find("without answer    1 item, whose reasoning"), std::string::npos)
+    EXPECT_NE((ended.out + ended.err).find("without answer    1 item: the reasoning has no end"), std::string::npos)
         << ended.out << ended.err;
     EXPECT_NE(slurp(folder_ / "short/results.jsonl").find("\"answer\":null,"), std::string::npos);
 }

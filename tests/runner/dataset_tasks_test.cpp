@@ -345,7 +345,11 @@ TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
             "\n"
             R"({"messages": [{"role": "assistant", "content": "x", "reasoning_content": "hm"}, {"role": "user", "content": "y", "reasoning_content": null}]})"
             "\n"
-            R"({"messages": [{"role": "assistant", "content": "x", "reasoning_content": 1}]})"));
+            R"({"messages": [{"role": "assistant", "content": "x", "reasoning_content": 1}]})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": null, "reasoning_content": "hm"}]})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": null}]})"));
     job.model = folder_ / "model";
     job.template_variable = {"mood=calm", "mood={\"k\": 1}"};
     job.template_date = "2025-01-02";
@@ -355,6 +359,8 @@ TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
     EXPECT_EQ(show(*data, 2), "3! p.jsonl:3: messages[0]: content: expected at least one part, got none");
     EXPECT_EQ(show(*data, 3), "4: 2025-01-02 {'k': 1} assistant:x[hm] user:y");
     EXPECT_EQ(show(*data, 4), "5! p.jsonl:5: messages[0]: reasoning_content: expected a string, got 1");
+    EXPECT_EQ(show(*data, 5), "6: 2025-01-02 {'k': 1} assistant:[hm]");
+    EXPECT_EQ(show(*data, 6), "7! p.jsonl:7: messages[0]: content: expected a string, got nothing");
     EXPECT_NE(data->fingerprint().find(", chat-template jinja "), std::string::npos);
     write("model/chat_template.jinja", "{{ nosuch() }}");
     EXPECT_EQ(
