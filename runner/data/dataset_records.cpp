@@ -483,8 +483,9 @@ class PromptRecords : public JsonRecords {
         std::string names;
         for (const auto& [name, value] : object.items()) {
             const std::string option = option_called(name);
+            const std::string as_column = "=" + name;
             const bool read = std::any_of(settings_.column.begin(), settings_.column.end(),
-                                          [&](const std::string& entry) { return entry.ends_with("=" + name); });
+                                          [&](const std::string& entry) { return entry.ends_with(as_column); });
             if (option.empty() || read || value.is_null()) continue;
             ignored[option] = value;
             names += (names.empty() ? "" : ", ") + name;
