@@ -47,7 +47,7 @@ struct GenerationOptions {
     std::int64_t stop_loops = 0;      ///< length of a loop that ends the item (loop_detector.hpp); 0: off
     std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
 
-    [[nodiscard]] bool reasons() const { return !reasoning.end.empty(); }
+    [[nodiscard]] bool has_reasoning() const { return !reasoning.end.empty(); }
     /// Whether the token ends the item and is no part of its text.
     [[nodiscard]] bool is_end(std::int32_t token) const {
         return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();

@@ -178,7 +178,7 @@ class Scoring:
     def lacks_answer(self, item: Item) -> bool:
         """Whether the text has reasoning alone."""
         if self.answer_after is None:
-            return not item.failed and item.reasons and item.answer is None
+            return not item.failed and item.has_reasoning and item.answer is None
         return not item.failed and self.answer_after not in item.text
 
     def num_without_answer(self, items: Iterable[Item]) -> int:

@@ -67,7 +67,7 @@ class Item:
     num_tokens: int  # with the end-of-text token
     finish_reason: str  # "length", "stop", "repetition" or "error"
     error: str | None = None
-    reasons: bool = False  # whether the job says where reasoning ends (reasoning-end)
+    has_reasoning: bool = False  # whether the job says where reasoning ends (reasoning-end)
     answer: str | None = None  # what follows the reasoning; None where it has no end
     token_ids: list[int] | None = None
     logprobs: list[list[list[float]]] | None = None  # [token][0 = chosen, then the best][id, log p]; only on request
@@ -397,7 +397,7 @@ def _item(value: dict[str, Any], where: str) -> Item:
         num_tokens=get("num_tokens", int, "an integer", required=True),
         finish_reason=get("finish_reason", str, "a text", required=True),
         error=get("error", str, "a text"),
-        reasons="answer" in value,
+        has_reasoning="answer" in value,
         answer=get("answer", str, "a text"),
         token_ids=get("token_ids", list, "a list"),
         logprobs=get("logprobs", list, "a list"),

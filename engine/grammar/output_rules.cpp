@@ -19,17 +19,17 @@ OutputRules::OutputRules(std::shared_ptr<TokenGrammar> grammar, std::optional<Re
       any_(any_tokens(vocab_size, true)) {}
 
 OutputRules::State OutputRules::start(std::span<const std::int32_t> prompt) const {
-    return {.reasons = end_ && !end_->is_at_end_of(prompt), .answer = grammar_ ? grammar_->start() : 0};
+    return {.is_reasoning = end_ && !end_->is_at_end_of(prompt), .answer = grammar_ ? grammar_->start() : 0};
 }
 
 OutputRules::State OutputRules::next(State state, std::int32_t token) {
-    if (!state.reasons) {
+    if (!state.is_reasoning) {
         if (grammar_) state.answer = grammar_->next(state.answer, token);
         return state;
     }
     ++state.num_tokens;
     if (const auto rest = end_->next(state.matched, token)) {
-        state.reasons = false;
+        state.is_reasoning = false;
         if (grammar_) state.answer = grammar_->next(state.answer, *rest);
     }
     return state;
@@ -43,7 +43,7 @@ const AllowedTokens& OutputRules::allowed(const State& state) {
     };
     if (is_at_limit(state)) return found_once(forced_, state.matched, [&](auto n) { return find_forced(n); });
     if (!grammar_) return any_;
-    if (!state.reasons) return grammar_->allowed(state.answer);
+    if (!state.is_reasoning) return grammar_->allowed(state.answer);
     return found_once(reasoning_, state.matched, [&](auto n) { return find_reasoning(n); });
 }
 
@@ -93,7 +93,7 @@ bool OutputConstraint::goes_on(std::span<const std::int32_t> output) const {
 
 std::int64_t OutputConstraint::num_free() const {
     if (rules_->grammar() != nullptr) return 0;
-    return state_.reasons ? rules_->max_reasoning() : std::numeric_limits<std::int64_t>::max();
+    return state_.is_reasoning ? rules_->max_reasoning() : std::numeric_limits<std::int64_t>::max();
 }
 
 const AllowedTokens& OutputConstraint::allowed(std::span<const std::int32_t> output,

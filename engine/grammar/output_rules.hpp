@@ -21,7 +21,7 @@ class OutputRules {
   public:
     /// Where an output is in the rules.
     struct State {
-        bool reasons = false;
+        bool is_reasoning = false;
         std::int64_t num_tokens = 0;     ///< of the reasoning
         std::int32_t matched = 0;        ///< bytes of the reasoning's end, as in ReasoningEnd::next
         TokenGrammar::State answer = 0;  ///< of the answer in its grammar
@@ -42,7 +42,7 @@ class OutputRules {
     [[nodiscard]] TokenGrammar* grammar() const { return grammar_.get(); }
     [[nodiscard]] std::int64_t max_reasoning() const { return max_reasoning_; }
     [[nodiscard]] bool is_at_limit(const State& state) const {
-        return state.reasons && max_reasoning_ > 0 && state.num_tokens >= max_reasoning_;
+        return state.is_reasoning && max_reasoning_ > 0 && state.num_tokens >= max_reasoning_;
     }
 
   private:

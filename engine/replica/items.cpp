@@ -162,8 +162,8 @@ std::int64_t Replica::State::unscored_bytes(const Sequence& sequence) const {
 
 /// Of an item with its tokens and text.
 void Replica::State::find_answer(const WorkItem& item, FinishedItem& done) const {
-    done.reasons = item.options->reasons() && item.continuation.empty() && !options.scoring;
-    if (done.reasons)
+    done.has_reasoning = item.options->has_reasoning() && item.continuation.empty() && !options.scoring;
+    if (done.has_reasoning)
         done.answer = answer_in(done.text, item.options->reasoning.end, tokenizer, item.prompt, done.tokens);
 }
 

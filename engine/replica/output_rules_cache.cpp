@@ -10,7 +10,7 @@ namespace longhaul::engine {
 std::shared_ptr<OutputRules> OutputRulesCache::of(const GenerationOptions& options) {
     constexpr std::size_t max_kept = 4;
     const bool has_format = options.format.kind != OutputFormat::Kind::any;
-    if (!has_format && (!options.reasons() || options.reasoning.max_tokens == 0)) return nullptr;
+    if (!has_format && (!options.has_reasoning() || options.reasoning.max_tokens == 0)) return nullptr;
     const auto known = std::find_if(recent_.begin(), recent_.end(), [&](const Entry& entry) {
         return entry.format == options.format && entry.reasoning == options.reasoning;
     });
@@ -26,7 +26,7 @@ std::shared_ptr<OutputRules> OutputRulesCache::of(const GenerationOptions& optio
 std::shared_ptr<OutputRules> OutputRulesCache::make(const GenerationOptions& options) {
     const Reasoning& reasoning = options.reasoning;
     std::optional<ReasoningEnd> end;
-    if (options.reasons()) end.emplace(reasoning.end, tokenizer_);
+    if (options.has_reasoning()) end.emplace(reasoning.end, tokenizer_);
     std::shared_ptr<TokenGrammar> grammar;
     if (options.format.kind != OutputFormat::Kind::any) {
         if (texts_ == nullptr) texts_ = std::make_shared<const TokenTexts>(tokenizer_, vocab_size_);

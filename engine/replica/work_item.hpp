@@ -45,7 +45,7 @@ struct FinishedItem {
     std::vector<std::int32_t> tokens;     ///< all output tokens, end-of-text included; on an error those before it
     std::string text;                     ///< without special tokens and the stop string; empty if only scored
     std::optional<std::string> answer{};  ///< the part of `text` behind the reasoning; nullopt if that has no end
-    bool reasons = false;                 ///< the item's options have a Reasoning::end
+    bool has_reasoning = false;           ///< the item's options have a Reasoning::end
     std::vector<std::int32_t> logprobs;   ///< a row per token (log_softmax.hpp); empty without `logprobs`
     std::int64_t scored_bytes = 0;        ///< bytes of the scored text of a given continuation
     /// Of the scored tokens and the one before them, with ReplicaOptions::keeps_states; nullptr on an error.

@@ -75,8 +75,8 @@ class PartialResults {
         for (const std::int32_t token : prompt.tokens) stream.push(token);
         for (const std::int32_t token : restored->tokens) record.text += stream.push(token);
         const std::string& end = (prompt.settings ? *prompt.settings : of->settings).reasoning_end;
-        record.reasons = !end.empty() && prompt.continuation.empty();
-        if (record.reasons)
+        record.has_reasoning = !end.empty() && prompt.continuation.empty();
+        if (record.has_reasoning)
             record.answer = engine::answer_in(record.text, end, *tokenizer_, prompt.tokens, restored->tokens);
         return record;
     }

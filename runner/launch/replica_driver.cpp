@@ -266,7 +266,7 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.error = prompt.error;
     const auto options = options_of(prompt);
     item.max_tokens = options->max_tokens;
-    item.reasons = options->reasons() && !wants_continuation(phase_.settings);
+    item.has_reasoning = options->has_reasoning() && !wants_continuation(phase_.settings);
     ResultRecord failed = record_of(item, prompt.id);
     failed.error = without_paths(prompt.error, phase_.settings);
     record(failed, item);
@@ -278,7 +278,7 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.id = id;
     record.text = item.text;
     record.answer = item.answer;
-    record.reasons = item.reasons;
+    record.has_reasoning = item.has_reasoning;
     record.loss = item.statistics.loss;
     record.logprobs = logprobs_text(item.tokens, item.logprobs);
     const bool scored = phase_.settings.mode == Mode::perplexity;

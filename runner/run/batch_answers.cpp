@@ -164,7 +164,7 @@ class BatchAnswers {
 
     /// A chat's answer apart from its reasoning, as servers give them.
     Ordered message(const Settings& settings, const ResultRecord& sample) {
-        if (!sample.reasons) return {{"role", "assistant"}, {"content", sample.text}};
+        if (!sample.has_reasoning) return {{"role", "assistant"}, {"content", sample.text}};
         const std::string before = reasoning(settings.reasoning_end, sample);
         return {{"role", "assistant"},
                 {"content", sample.answer ? Ordered(*sample.answer) : Ordered()},

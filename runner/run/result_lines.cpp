@@ -22,7 +22,7 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
     json["id"] = record.id;
     if (format.sample) json["sample"] = record.key.sample;
     json["text"] = record.text;
-    if (record.reasons) json["answer"] = record.answer ? Ordered(*record.answer) : Ordered();
+    if (record.has_reasoning) json["answer"] = record.answer ? Ordered(*record.answer) : Ordered();
     json["num_tokens"] = record.num_tokens;
     json["finish_reason"] = record.finish_reason;
     if (!record.error.empty()) json["error"] = record.error;
@@ -223,8 +223,8 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.key = {json.at("index"), json.at("sample")};
         record.id = json.at("id");
         record.text = json.at("text");
-        record.reasons = json.contains("answer");
-        if (record.reasons && !json["answer"].is_null()) record.answer = json["answer"].get<std::string>();
+        record.has_reasoning = json.contains("answer");
+        if (record.has_reasoning && !json["answer"].is_null()) record.answer = json["answer"].get<std::string>();
         record.num_tokens = json.at("num_tokens");
         record.finish_reason = json.at("finish_reason");
         record.error = json.value("error", "");

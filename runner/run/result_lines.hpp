@@ -32,7 +32,7 @@ struct ResultRecord {
     std::string id{};
     std::string text{};
     std::optional<std::string> answer{};  ///< the part of `text` behind the reasoning; nullopt if that has no end
-    bool reasons = false;  ///< the item has a `reasoning-end`, and its line the answer, which may be null
+    bool has_reasoning = false;  ///< the item has a `reasoning-end`, and its line the answer, which may be null
     std::int64_t num_tokens = 0;
     /// "length", "stop", "repetition", "error"; "partial" only in `longhaul results --partial`
     std::string finish_reason{};

@@ -109,7 +109,7 @@ void ResultIndex::add(const fs::path& run) {
             entry.prompt_tokens = clamped(record->prompt_tokens);
             entry.own_max_tokens = record->own_max_tokens;
             entry.failed = record->finish_reason == "error";
-            entry.lacks_answer = !entry.failed && record->reasons && !record->answer;
+            entry.lacks_answer = !entry.failed && record->has_reasoning && !record->answer;
             entry.at_length = record->finish_reason == "length";
             entry.can_resume = entry.at_length && !record->resume.empty();
         });

@@ -51,7 +51,7 @@ TEST(Reasoning, AFormatIsTheAnswers) {
     for (const std::int64_t index : {0, 1, 3}) {
         const FinishedItem& item = result.items.at(index);
         EXPECT_EQ(item.reason, FinishReason::stop) << item.error;
-        ASSERT_TRUE(item.reasons && item.answer);
+        ASSERT_TRUE(item.has_reasoning && item.answer);
         const char* wanted = index == 1 ? "[0-9]?>(<[0-9]*[02468]>){5}" : "(<[0-9]*[02468]>){5}";
         EXPECT_TRUE(std::regex_match(*item.answer, std::regex(wanted))) << index << ": " << *item.answer;
         EXPECT_TRUE(item.text.ends_with(*item.answer));
@@ -60,7 +60,7 @@ TEST(Reasoning, AFormatIsTheAnswers) {
         for (std::int64_t i = 0; i < reasoning; ++i)
             EXPECT_TRUE(item.tokens[i] != 5 && item.tokens[i] != 6) << "an end within reasoning";
     }
-    EXPECT_FALSE(result.items.at(4).reasons);
+    EXPECT_FALSE(result.items.at(4).has_reasoning);
 }
 
 TEST(Reasoning, EndsAtItsLimit) {

@@ -331,7 +331,7 @@ TEST_F(BatchAnswersTest, ReasoningIsApartFromTheAnswer) {
                             .id = id,
                             .text = text,
                             .answer = std::move(answer),
-                            .reasons = true,
+                            .has_reasoning = true,
                             .num_tokens = 3,
                             .finish_reason = "stop",
                             .prompt_tokens = 1};
