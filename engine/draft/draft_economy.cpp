@@ -5,7 +5,7 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr double keep = 0.99;               // decay per pass: a memory of about 100, to follow a growing context
+constexpr double keep_passes = 0.99;        // decay per pass: a memory of about 100, to follow a growing context
 constexpr double min_modelled_price = 0.1;  // rows that cost nothing are tried, not all of them
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
 constexpr double min_price = 0.02, max_price = 2;
@@ -36,19 +36,19 @@ void DraftEconomy::record(const Step& step) {
         draft_pass_seconds_ = known == 0 ? each : known + (1 - keep_drafts) * (std::min(each, 3 * known) - known);
     }
     const auto x = static_cast<double>(step.rows);
-    weight_ = keep * weight_ + 1;
-    rows_ = keep * rows_ + x;
-    seconds_ = keep * seconds_ + seconds;
-    rows_squared_ = keep * rows_squared_ + x * x;
-    rows_seconds_ = keep * rows_seconds_ + x * seconds;
-    tokens_ = keep * tokens_ + static_cast<double>(step.tokens);
-    all_seconds_ = keep * all_seconds_ + seconds + step.draft_seconds;
+    weight_ = keep_passes * weight_ + 1;
+    rows_ = keep_passes * rows_ + x;
+    seconds_ = keep_passes * seconds_ + seconds;
+    rows_squared_ = keep_passes * rows_squared_ + x * x;
+    rows_seconds_ = keep_passes * rows_seconds_ + x * seconds;
+    tokens_ = keep_passes * tokens_ + static_cast<double>(step.tokens);
+    all_seconds_ = keep_passes * all_seconds_ + seconds + step.draft_seconds;
     add(step.ngrams, ngrams_);
     add(step.models, models_);
     if (step.first_drafts > 0) {
-        first_drafts_ = keep * first_drafts_ + static_cast<double>(step.first_drafts);
-        right_first_drafts_ = keep * right_first_drafts_ + static_cast<double>(step.right_first_drafts);
-        model_tokens_ = keep * model_tokens_ + step.models.accepted;
+        first_drafts_ = keep_passes * first_drafts_ + static_cast<double>(step.first_drafts);
+        right_first_drafts_ = keep_passes * right_first_drafts_ + static_cast<double>(step.right_first_drafts);
+        model_tokens_ = keep_passes * model_tokens_ + step.models.accepted;
     }
     ++passes_;
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);

@@ -6,11 +6,11 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr double keep = 0.99;     // decay per step of a measured rate: a memory of about 100 steps
-constexpr double max_delay = 3;   // cap on a step's time, in recent steps: another process may interrupt it
-constexpr double slow = 0.1;      // weight of a new step in the mean of the recent ones
-constexpr double repeated = 1.5;  // steps of one passage resemble each other: they say less than independent ones
-constexpr double passage = 0.03;  // standard deviation of log(rate) between passages of a text
+constexpr double keep_rate = 0.99;  // decay per step of a measured rate: a memory of about 100 steps
+constexpr double max_delay = 3;     // cap on a step's time, in recent steps: another process may interrupt it
+constexpr double slow = 0.1;        // weight of a new step in the mean of the recent ones
+constexpr double repeated = 1.5;    // steps of one passage resemble each other: they say less than independent ones
+constexpr double passage = 0.03;    // standard deviation of log(rate) between passages of a text
 // The first steps with a method do not count: it still chooses its trees; later on draft models catch up.
 constexpr std::int64_t first_settling = 16, settling = 4;
 constexpr double max_settling_loss = 8;              // preferred steps, after which they count all the same
@@ -30,12 +30,12 @@ constexpr double drift = 0.06, drift_of_doubling = 0.3;
 }  // namespace
 
 void MeasuredRate::record(double seconds, double tokens) {
-    steps_ = keep * steps_ + 1;
-    seconds_ = keep * seconds_ + seconds;
-    tokens_ = keep * tokens_ + tokens;
-    seconds_squared_ = keep * seconds_squared_ + seconds * seconds;
-    tokens_squared_ = keep * tokens_squared_ + tokens * tokens;
-    tokens_seconds_ = keep * tokens_seconds_ + tokens * seconds;
+    steps_ = keep_rate * steps_ + 1;
+    seconds_ = keep_rate * seconds_ + seconds;
+    tokens_ = keep_rate * tokens_ + tokens;
+    seconds_squared_ = keep_rate * seconds_squared_ + seconds * seconds;
+    tokens_squared_ = keep_rate * tokens_squared_ + tokens * tokens;
+    tokens_seconds_ = keep_rate * tokens_seconds_ + tokens * seconds;
 }
 
 double MeasuredRate::log_variance() const {

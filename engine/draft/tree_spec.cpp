@@ -9,19 +9,19 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::int64_t max_tree_nodes = 1024;
+constexpr std::int64_t max_spec_nodes = 1024;
 
 [[noreturn]] void refuse_tree(const std::string& text) {
     throw UsageError(
         "draft-tree: expected a chain '5', width x depth '4x3', with a node budget '4x3:12', or branching '2,2,1' (at "
         "most " +
-        std::to_string(max_tree_nodes) + " nodes), got '" + text + "'");
+        std::to_string(max_spec_nodes) + " nodes), got '" + text + "'");
 }
 
 std::int64_t take_number(std::string_view& rest, const std::string& text) {
     std::int64_t number = 0;
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    if (error != std::errc() || number < 1 || number > max_tree_nodes) refuse_tree(text);
+    if (error != std::errc() || number < 1 || number > max_spec_nodes) refuse_tree(text);
     rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
     return number;
 }
@@ -39,8 +39,8 @@ std::int64_t TreeShape::num_nodes() const {
     std::int64_t nodes = 0;
     std::int64_t level = 1;
     for (const std::int64_t children : branching) {
-        level = std::min(level * children, 2 * max_tree_nodes);
-        nodes = std::min(nodes + level, 2 * max_tree_nodes);
+        level = std::min(level * children, 2 * max_spec_nodes);
+        nodes = std::min(nodes + level, 2 * max_spec_nodes);
     }
     return nodes;
 }
@@ -62,7 +62,7 @@ TreeShape parse_tree_shape(const std::string& text) {
         shape.budget = shape.width * shape.depth;
         if (take(rest, ':')) shape.budget = take_number(rest, text);
     }
-    if (!rest.empty() || shape.num_nodes() > max_tree_nodes) refuse_tree(text);
+    if (!rest.empty() || shape.num_nodes() > max_spec_nodes) refuse_tree(text);
     return shape;
 }
 

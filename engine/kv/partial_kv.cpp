@@ -3,12 +3,13 @@
 #include <algorithm>
 
 namespace longhaul::engine {
+
+using kernels::KvLayout;
+
 namespace {
 
-constexpr std::int64_t page_tokens = kernels::KvLayout::page_tokens;
-
 std::int64_t whole_pages(std::int64_t positions) {
-    return positions / page_tokens * page_tokens;
+    return positions / KvLayout::page_tokens * KvLayout::page_tokens;
 }
 
 /// How a selection by rank divides its positions.
@@ -16,15 +17,15 @@ struct Shares {
     Shares(std::int64_t positions, PartialMode::Value mode)
         : interval(positions >= 1024  ? 256
                    : positions >= 512 ? 128
-                                      : page_tokens),
+                                      : KvLayout::page_tokens),
           gathered(whole_pages(positions) - recent - interval) {
         // The recent positions begin at a page, up to one page earlier; where all selections are made at the end of a
         // page, no earlier.
-        if (mode == PartialMode::fixed_start) gathered -= page_tokens;
+        if (mode == PartialMode::fixed_start) gathered -= KvLayout::page_tokens;
     }
 
     /// Minimum of the most recent positions that are read without being ranked.
-    static constexpr std::int64_t recent = page_tokens;
+    static constexpr std::int64_t recent = KvLayout::page_tokens;
     /// Tokens from one selection to the next: one costs about two passes of the target (two Zen 4 cores, demo model at
     /// 28K tokens).
     std::int64_t interval;
@@ -85,16 +86,18 @@ PartialKv PartialKv::select(const KvSequence& kv, const PartialCache& cache, std
         std::max<std::int64_t>(PagePool::pages_for(cache.positions_of({committed, prompt_tokens})), 2);
     const auto pages = kv.pages().first(num_pages);
     if (wanted >= num_pages) return whole(kv);
-    PartialKv selected{{pages.front()}, committed - (num_pages - wanted) * page_tokens};
+    PartialKv selected{{pages.front()}, committed - (num_pages - wanted) * KvLayout::page_tokens};
     selected.pages.insert(selected.pages.end(), pages.end() - (wanted - 1), pages.end());
     return selected;
 }
 
 PartialKv PartialKv::join(const KvSequence& kv, std::span<std::byte* const> gathered, std::int64_t recent_from,
                           std::int64_t end) {
-    const auto recent =
-        kv.pages().first(PagePool::pages_for(end)).subspan(static_cast<std::size_t>(recent_from / page_tokens));
-    PartialKv joined{{gathered.begin(), gathered.end()}, std::ssize(gathered) * page_tokens + end - recent_from};
+    const auto recent = kv.pages()
+                            .first(PagePool::pages_for(end))
+                            .subspan(static_cast<std::size_t>(recent_from / KvLayout::page_tokens));
+    PartialKv joined{{gathered.begin(), gathered.end()},
+                     std::ssize(gathered) * KvLayout::page_tokens + end - recent_from};
     joined.pages.insert(joined.pages.end(), recent.begin(), recent.end());
     return joined;
 }

@@ -149,20 +149,10 @@ class Settings {
     std::map<std::string, double> alphas_;
 };
 
-std::string shape_text(std::int64_t rows, std::int64_t columns) {
-    return "shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-    std::string text = "[";
-    for (std::size_t i = 0; i < shape.size() && i < 8; ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-    return text + (shape.size() > 8 ? ", …]" : "]");
-}
-
 void require_shape(const std::string& name, const TensorView& tensor, std::int64_t rows, std::int64_t columns,
                    const char* why) {
     if (tensor.shape != std::vector{rows, columns})
-        throw InputError(tensor.file, name, shape_text(rows, columns) + why, shape_text(tensor.shape));
+        throw InputError(tensor.file, name, "shape " + shape_text({rows, columns}) + why, shape_text(tensor.shape));
 }
 
 /// The module that a tensor is for, and whether it is B; "" if it is no part of plain LoRA.

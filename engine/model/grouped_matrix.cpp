@@ -20,12 +20,6 @@ constexpr std::int64_t integers_per_word(int bits) {
     return 32 / bits;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-    std::string text = "[";
-    for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-    return text + "]";
-}
-
 std::uint32_t word_at(const std::byte* words, std::int64_t index) {
     std::uint32_t word;
     std::memcpy(&word, words + index * 4, sizeof word);

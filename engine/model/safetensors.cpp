@@ -81,16 +81,6 @@ float half_to_float(std::uint16_t half) {
     return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-    std::string text = "[";
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-        if (i == 8) return text + ", ...]";
-        if (i > 0) text += ", ";
-        text += std::to_string(shape[i]);
-    }
-    return text + "]";
-}
-
 /// A whole file mapped read-only. Views into it stay valid when the object is moved.
 class MappedFile {
   public:
@@ -470,6 +460,16 @@ void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_byte
     const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) % page_bytes();
     auto* const first = const_cast<std::byte*>(begin) - before;  // madvise takes a non-const pointer but does not write
     ::madvise(first, static_cast<std::size_t>(before + num_bytes), MADV_DONTNEED);  // advice: may fail
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+        if (i == 8) return text + ", ...]";
+        if (i > 0) text += ", ";
+        text += std::to_string(shape[i]);
+    }
+    return text + "]";
 }
 
 float element_of(const TensorView& tensor, std::int64_t i) {

@@ -27,6 +27,9 @@ struct TensorView {
     std::string file;  ///< for messages
 };
 
+/// "[2, 3]", for messages; of more than eight dimensions the first eight.
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
 /// Element i of a tensor of floats (is_float), as they lie in memory.
 float element_of(const TensorView& tensor, std::int64_t i);
 
