@@ -13,7 +13,7 @@ packages=(
   libpcre2-dev libxxhash-dev libhwloc-dev libutf8proc-dev libgtest-dev libboost-context-dev python3 python3-venv shellcheck
   "${daemons[@]}" slurm-client
 )
-if [ "${1:-}" = ci ]; then packages+=(clang-format-14); fi
+if [ "${1:-}" = ci ]; then packages+=(clang-format-14 ccache); fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "note: no apt here; these must be there under other names: ${packages[*]}" >&2

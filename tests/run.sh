@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 tests/install_packages.sh
 mkdir -p build
-cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON -DLONGHAUL_TESTS=ON >build/configure.log 2>&1 || {
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON -DLONGHAUL_TESTS=ON -DLONGHAUL_WERROR="${LONGHAUL_WERROR:-OFF}" >build/configure.log 2>&1 || {
   cat build/configure.log >&2
   exit 1
 }

@@ -11,7 +11,7 @@
 // unaligned copies and matrices, use of shared memory beyond the requested size, warp operations with missing lanes. A
 // launch stays in its stream until something waits for it (runtime.cpp).
 //
-// A build with LONGHAUL_GPU_RACES also reports races in shared memory (race_check.hpp).
+// With LONGHAUL_GPU_RACES (gpu_races_test) it also reports races in shared memory (race_check.hpp).
 //
 // Not emulated: time, races between blocks, the rounding of tensor cores within one mma (here: a sum of exact products,
 // rounded once).

@@ -3,9 +3,9 @@
 // not shuffles, votes or ldmatrix, which the emulation cannot run without a barrier of its own; between warps only
 // __syncthreads and cluster barriers do. What cp.async copies is there once the thread that asked for it has waited.
 //
-// Accesses of kernels are known only in a build with LONGHAUL_GPU_RACES, which compiles them with -fsanitize=thread;
-// race_hooks.cpp takes the place of that sanitizer's library. Bulk copies, the shared memory of other blocks, and what
-// mbarriers order are not looked at.
+// Accesses of kernels are known only in gpu_races_test, which compiles them with LONGHAUL_GPU_RACES and
+// -fsanitize=thread; race_hooks.cpp takes the place of that sanitizer's library. Bulk copies, the shared memory of
+// other blocks, and what mbarriers order are not looked at.
 #pragma once
 
 #include <cstddef>

@@ -407,8 +407,8 @@ TEST_P(OtherDevice, LeavesTheLimitOfReasoningToTheHost) {
         job.options.verify = rule;
         if (method != std::string("ngram")) job.draft_models = {parity / "llama-yarn-bf16"};
         for (auto& [item, options] : job.own) {
-            options.max_tokens = 40;
-            options.reasoning = {.end = "<2><7>", .max_tokens = 12 + item};
+            options.max_tokens = 24;
+            options.reasoning = {.end = "<2><7>", .max_tokens = 6 + item};
         }
         Job plain = job;
         plain.make_device = {};
@@ -418,8 +418,8 @@ TEST_P(OtherDevice, LeavesTheLimitOfReasoningToTheHost) {
         const JobResult chosen = launch(job);
         EXPECT_EQ(tokens_of(chosen.items), tokens_of(right.items)) << method << ", " << rule;
         for (const auto& [index, item] : chosen.items) {
-            EXPECT_EQ(item.tokens[12 + index], 2) << method << ", " << rule;
-            EXPECT_EQ(item.tokens[13 + index], 7) << method << ", " << rule;
+            EXPECT_EQ(item.tokens[6 + index], 2) << method << ", " << rule;
+            EXPECT_EQ(item.tokens[7 + index], 7) << method << ", " << rule;
         }
         EXPECT_GT(device.rows, 0);
         if (device.can_choose && rule == std::string("coupled")) {
