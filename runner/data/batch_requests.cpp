@@ -9,6 +9,7 @@
 
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
+#include "runner/data/chat_messages.hpp"
 #include "runner/data/request_format.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
@@ -128,44 +129,29 @@ void check_neutral(const std::string& name, const Json& value, bool chat, const 
                      "other values are not supported");
 }
 
-/// The text of a message: a string, or a list of text parts, which are joined by line ends as vLLM does for chat
-/// templates that take strings.
-std::string content_of(const Json& message, const std::string& where) {
-    const Json* content = engine::find_member(message, "content", where);
-    const bool reasons_alone = engine::find_member(message, "reasoning_content", where) != nullptr;
-    if (content == nullptr && reasons_alone) return "";  // as answers have it that end in their reasoning
-    if (content == nullptr || !content->is_array()) return text_member(message, "content", where);
-    std::string text;
-    for (std::size_t i = 0; i < content->size(); ++i) {
-        const std::string place = where + ": content[" + std::to_string(i) + "]";
-        const Json& part = (*content)[i];
-        if (!part.is_object()) throw InputError(place, "", "an object", engine::describe(part));
-        const std::string type = text_member(part, "type", place);
-        if (type != "text") throw InputError(place, "type", "\"text\"", "'" + engine::printable(type) + "'");
-        text += (i == 0 ? "" : "\n") + text_member(part, "text", place);
+void check_members(const Json& message, const std::string& place) {
+    static const std::set<std::string> known{"role", "content", "reasoning_content"};
+    if (!message.is_object()) return;
+    for (const auto& [name, value] : message.items()) {
+        if (!known.contains(name) && !value.is_null())
+            throw InputError(place, engine::printable(name), "only role, content and reasoning_content",
+                             engine::describe(value));
     }
-    return text;
 }
 
+/// Text parts of a message are joined by line ends, as vLLM does for chat templates that take strings.
 std::vector<engine::ChatMessage> chat_messages(const Json& body, const std::string& where) {
     const Json* json = engine::find_member(body, "messages", where, "body");
-    if (json == nullptr || !json->is_array() || json->empty()) {
+    if (json == nullptr || !json->is_array() || json->empty())
         throw InputError(where, "body.messages", "an array of messages",
                          json == nullptr ? "nothing" : engine::describe(*json));
-    }
-    std::vector<engine::ChatMessage> messages;
-    for (const Json& message : *json) {
-        const std::string place = where + ": body.messages[" + std::to_string(messages.size()) + "]";
-        if (!message.is_object()) throw InputError(place, "", "an object", engine::describe(message));
-        for (const auto& [name, value] : message.items()) {
-            static const std::set<std::string> known{"role", "content", "reasoning_content"};
-            if (!known.contains(name) && !value.is_null())
-                throw InputError(place, engine::printable(name), "only role, content and reasoning_content",
-                                 engine::describe(value));
-        }
-        messages.push_back({.role = text_member(message, "role", place), .content = content_of(message, place)});
-        if (engine::find_member(message, "reasoning_content", place) != nullptr)
-            messages.back().reasoning_content = text_member(message, "reasoning_content", place);
+    for (std::size_t i = 0; i < json->size(); ++i)
+        check_members((*json)[i], where + ": body.messages[" + std::to_string(i) + "]");
+    std::vector<engine::ChatMessage> messages = messages_of(*json, where, "body.messages");
+    for (engine::ChatMessage& message : messages) {
+        for (const std::string& part : message.parts)
+            message.content += (&part == message.parts.data() ? "" : "\n") + part;
+        message.parts.clear();
     }
     return messages;
 }

@@ -7,6 +7,7 @@
 #include "engine/error.hpp"
 #include "engine/hash.hpp"
 #include "runner/data/batch_requests.hpp"
+#include "runner/data/chat_messages.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/prompt_template.hpp"
 #include "runner/data/table_rows.hpp"
@@ -20,12 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using engine::Json;
 using Strings = std::vector<std::string>;
-
-/// A member that may be absent. Throws InputError for NUL and other types.
-std::optional<std::string> optional_text(const Json& object, const std::string& key, const std::string& where) {
-    if (engine::find_member(object, key, where) == nullptr) return std::nullopt;
-    return text_member(object, key, where);
-}
 
 /// A text that is not empty.
 std::string needed_text(const Json& object, const std::string& key, const std::string& where) {
@@ -283,29 +278,6 @@ class DollyRecords : public JsonRecords {
     }
 };
 
-/// The content of a message: a text, or a list of {"type": "text", "text"}.
-engine::ChatMessage message_of(const Json& json, const std::string& place) {
-    engine::ChatMessage message{.role = text_member(json, "role", place),
-                                .content = {},
-                                .reasoning_content = optional_text(json, "reasoning_content", place)};
-    const auto content = json.find("content");
-    if (engine::find_member(json, "content", place) == nullptr && message.reasoning_content) return message;
-    if (content == json.end() || !content->is_array()) {
-        message.content = text_member(json, "content", place);
-        return message;
-    }
-    for (const Json& part : *content) {
-        const std::string where = place + ": content[" + std::to_string(message.parts.size()) + "]";
-        if (!part.is_object())
-            throw InputError(where, "", "an object with \"type\" and \"text\"", engine::describe(part));
-        if (text_member(part, "type", where) != "text")
-            throw InputError(where, "type", "\"text\"", engine::describe(part.at("type")));
-        message.parts.push_back(text_member(part, "text", where));
-    }
-    if (message.parts.empty()) throw InputError(place, "content", "at least one part", "none");
-    return message;
-}
-
 /// {"id"?, "prompt", "length", "type"?}
 class LongWriterRecords : public JsonRecords {
   public:
@@ -323,18 +295,6 @@ class LongWriterRecords : public JsonRecords {
         return record;
     }
 };
-
-std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string& where) {
-    if (!json.is_array()) throw InputError(where, "messages", "an array of messages", engine::describe(json));
-    std::vector<engine::ChatMessage> messages;
-    for (const Json& message : json) {
-        const std::string place = where + ": messages[" + std::to_string(messages.size()) + "]";
-        if (!message.is_object())
-            throw InputError(place, "", "an object with \"role\" and \"content\"", engine::describe(message));
-        messages.push_back(message_of(message, place));
-    }
-    return messages;
-}
 
 /// The fields that the template of a job of prompts reads, if they are not the prompt alone.
 std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) {
@@ -518,7 +478,7 @@ class PromptRecords : public JsonRecords {
         } else if (engine::find_member(object, "prompt", where) != nullptr) {
             throw InputError(where, "messages", "one of \"prompt\" and \"messages\"", "both");
         } else {
-            record.messages = messages_of(*messages, where);
+            record.messages = messages_of(*messages, where, "messages");
             if (record.messages.empty()) throw InputError(where, "messages", "at least one message", "none");
         }
         record.reference = optional_text(object, "continuation", where);
@@ -543,6 +503,11 @@ std::string text_member(const Json& object, const std::string& key, const std::s
     std::string text = value->get<std::string>();
     if (!is_text(text)) throw InputError(where, key, "text", "a NUL character");
     return text;
+}
+
+std::optional<std::string> optional_text(const Json& object, const std::string& key, const std::string& where) {
+    if (engine::find_member(object, key, where) == nullptr) return std::nullopt;
+    return text_member(object, key, where);
 }
 
 /// Throws UsageError for keys that only objects or tables have, and InputError for a table with a file of references.

@@ -64,6 +64,8 @@ std::unique_ptr<RecordSource> open_prompt_lines(const Settings& settings);
 
 /// Member `key` of `object` as a string without NUL. Throws InputError if it is absent or something else.
 std::string text_member(const engine::Json& object, const std::string& key, const std::string& where);
+/// The same of a member that may be absent or null.
+std::optional<std::string> optional_text(const engine::Json& object, const std::string& key, const std::string& where);
 
 /// Sets one generation key (temperature, stop, …) from JSON; a stop text or list replaces the settings' own. `field`
 /// names the value in errors. Throws InputError.

@@ -244,7 +244,8 @@ TEST_F(BatchTest, BadLinesFailAlone) {
         request("tool", "chat/completions", R"(, "messages": [{"role": "user", "content": "x", "tool_calls": []}])") +
         request("image", "chat/completions",
                 R"(, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])") +
-        request("null", "chat/completions", R"(, "messages": [{"role": "assistant", "content": null}])") + "{\n"));
+        request("null", "chat/completions", R"(, "messages": [{"role": "assistant", "content": null}])") +
+        request("parts", "chat/completions", R"(, "messages": [{"role": "user", "content": []}])") + "{\n"));
     const std::array expected{
         "1! b.jsonl:1: custom_id: expected a string, got nothing",
         "7! b.jsonl:2: custom_id: expected a string, got 7",
@@ -261,11 +262,12 @@ TEST_F(BatchTest, BadLinesFailAlone) {
         "no! b.jsonl:12: body.messages: expected an array of messages, got an array of 0",
         "tool! b.jsonl:13: body.messages[0]: tool_calls: expected only role, content and reasoning_content, got an "
         "array of 0",
-        "image! b.jsonl:14: body.messages[0]: content[0]: type: expected \"text\", got 'image_url'",
+        "image! b.jsonl:14: body.messages[0]: content[0]: type: expected \"text\", got \"image_url\"",
         "null! b.jsonl:15: body.messages[0]: content: expected a string, got nothing",
+        "parts! b.jsonl:16: body.messages[0]: content: expected at least one part, got none",
     };
     for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(show(*data, static_cast<std::int64_t>(i)), expected[i]);
-    EXPECT_TRUE(show(*data, 15).starts_with("16! b.jsonl:16"));
+    EXPECT_TRUE(show(*data, 16).starts_with("17! b.jsonl:17"));
 }
 
 /// As clients send them that tokenize themselves: no begin-of-text token is added.
