@@ -239,10 +239,14 @@ class RecordDataSet : public CheckedDataSet {
         std::vector<std::string> notices = records_->notices();
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
+        if (!wants_continuation(settings_) && settings_.max_reasoning_tokens >= settings_.max_tokens)
+            notices.push_back("max-reasoning-tokens = " + std::to_string(settings_.max_reasoning_tokens) +
+                              " has no effect on items of max-tokens = " + std::to_string(settings_.max_tokens) +
+                              ", which leaves no token for an answer; raise max-tokens");
         if (!wants_continuation(settings_) && opens_reasoning(0))
             notices.emplace_back(
                 "the first prompt ends with <think>: with reasoning-end = </think> results have the answers by "
-                "themselves, and json-schema, regex and choice leave the reasoning alone");
+                "themselves, and a format is the answer's alone");
         return notices;
     }
 

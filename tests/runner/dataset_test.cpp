@@ -304,6 +304,14 @@ TEST_F(DataSetTest, PromptsThatOpenReasoningAreNoted) {
     EXPECT_NE(notices[0].find("ends with <think>: with reasoning-end = </think> results"), std::string::npos);
     job.reasoning_end = "</think>";
     EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
+    job.max_tokens = 100;
+    job.max_reasoning_tokens = 99;
+    EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
+    job.max_reasoning_tokens = 100;
+    EXPECT_EQ(DataSet::open(job)->notices(tokenizer_),
+              std::vector<std::string>{"max-reasoning-tokens = 100 has no effect on items of max-tokens = 100, which "
+                                       "leaves no token for an answer; raise max-tokens"});
+    job.max_reasoning_tokens = 0;
     job.reasoning_end.clear();
     job.data = write("q.jsonl", "{\"prompt\": \"<think></think>\"}\n");
     EXPECT_TRUE(DataSet::open(job)->notices(tokenizer_).empty());
