@@ -17,6 +17,7 @@ struct OutputFormat {
         json_schema,  ///< a JSON value of this schema
         regex,        ///< a text that the expression matches as a whole
         choice,       ///< one of these texts
+        gbnf,         ///< a text of this grammar in GBNF
     };
 
     Kind kind = Kind::any;

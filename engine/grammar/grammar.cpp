@@ -14,11 +14,6 @@ using Kind = GrammarNode::Kind;
 constexpr CharacterRange surrogates{0xD800, 0xDFFF};
 constexpr char32_t last_character = 0x10FFFF;
 
-/// The bytes of all characters of a range: byte i from low[i] to high[i].
-struct ByteRanges {
-    std::string low, high;
-};
-
 std::string utf8_of(char32_t c) {
     const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
     if (c < 0x80) return {static_cast<char>(c)};
@@ -29,7 +24,7 @@ std::string utf8_of(char32_t c) {
 
 /// Splits a range until each part is a product of ranges of bytes: where the number of bytes changes, and where the
 /// bytes behind a common beginning do not go through all their values.
-void add_byte_ranges(CharacterRange range, std::vector<ByteRanges>& to) {
+void add_byte_ranges(CharacterRange range, std::vector<GrammarBuilder::ByteRanges>& to) {
     const auto split_behind = [&](char32_t last) {
         add_byte_ranges({range.first, last}, to);
         add_byte_ranges({last + 1, range.last}, to);
@@ -96,22 +91,29 @@ GrammarBuilder::Piece GrammarBuilder::text(std::string_view bytes) {
     };
 }
 
+/// As a tree of their common beginnings: what is between two bytes stays small for any number of characters.
 GrammarBuilder::Piece GrammarBuilder::character(const CharacterRanges& ranges) {
     std::vector<ByteRanges> parts;
     for (const CharacterRange range : normalized(ranges)) add_byte_ranges(range, parts);
-    return [this, parts = std::move(parts)](std::int32_t next) {
-        std::int32_t place = -1;
-        for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-            std::int32_t first = next;
-            for (std::size_t i = part->low.size(); i-- > 0;)
-                first = add({.kind = Kind::bytes,
-                             .low = static_cast<std::uint8_t>(part->low[i]),
-                             .high = static_cast<std::uint8_t>(part->high[i]),
-                             .next = first});
-            place = place < 0 ? first : add({.kind = Kind::either, .next = first, .other = place});
-        }
-        return place;
-    };
+    return [this, parts = std::move(parts)](std::int32_t next) { return add_bytes(parts, 0, next); };
+}
+
+/// Bytes from `at` on of any of the parts, which are in ascending order and equal before.
+std::int32_t GrammarBuilder::add_bytes(std::span<const ByteRanges> parts, std::size_t at, std::int32_t next) {
+    if (at == parts.front().low.size()) return next;
+    std::int32_t place = -1;
+    while (!parts.empty()) {
+        const char low = parts.back().low[at], high = parts.back().high[at];
+        std::size_t others = parts.size() - 1;  // those that begin otherwise
+        while (others > 0 && parts[others - 1].low[at] == low && parts[others - 1].high[at] == high) --others;
+        const std::int32_t first = add({.kind = Kind::bytes,
+                                        .low = static_cast<std::uint8_t>(low),
+                                        .high = static_cast<std::uint8_t>(high),
+                                        .next = add_bytes(parts.subspan(others), at + 1, next)});
+        place = place < 0 ? first : add({.kind = Kind::either, .next = first, .other = place});
+        parts = parts.first(others);
+    }
+    return place;
 }
 
 /// As a tree of their common beginnings, so that at most one node can be reached by each beginning.
@@ -161,12 +163,12 @@ GrammarBuilder::Piece GrammarBuilder::either(std::vector<Piece> pieces) {
     };
 }
 
-GrammarBuilder::Piece GrammarBuilder::optional(const Piece& piece) {
-    return repeated(piece, 0, 1);
+GrammarBuilder::Piece GrammarBuilder::optional(Piece piece) {
+    return repeated(std::move(piece), 0, 1);
 }
 
-GrammarBuilder::Piece GrammarBuilder::repeated(const Piece& piece, std::int64_t min_count, std::int64_t max_count) {
-    return [=, this](std::int32_t next) {
+GrammarBuilder::Piece GrammarBuilder::repeated(Piece piece, std::int64_t min_count, std::int64_t max_count) {
+    return [this, piece = std::move(piece), min_count, max_count](std::int32_t next) {
         std::int32_t place = next;
         if (max_count < 0) {
             place = add({.kind = Kind::either, .next = -1, .other = next});
@@ -198,9 +200,56 @@ GrammarBuilder::Piece GrammarBuilder::call(std::int32_t rule) {
     return [=, this](std::int32_t next) { return add({.kind = Kind::call, .next = next, .other = rule}); };
 }
 
-bool GrammarBuilder::is_left_recursive() const {
+std::vector<bool> GrammarBuilder::reaching_end(bool by_bytes) const {
+    std::vector<bool> reaching(nodes_.size(), false);
+    const auto reaches = [&](std::int32_t place) { return reaching[static_cast<std::size_t>(place)]; };
+    const auto other_of = [&](const GrammarNode& node) {
+        return node.kind == Kind::call ? rules_[static_cast<std::size_t>(node.other)] : node.other;
+    };
+    const auto leads_there = [&](const GrammarNode& node) {
+        switch (node.kind) {
+            case Kind::bytes:
+                return by_bytes && reaches(node.next);
+            case Kind::either:
+                return reaches(node.next) || reaches(node.other);
+            case Kind::call:
+                return reaches(other_of(node)) && reaches(node.next);
+            case Kind::end:
+                return true;
+        }
+        return false;
+    };
+    // Backwards from the ends. The nodes that lead to a node are a list: its newest, and for each the one before.
+    struct Leading {
+        std::int32_t node, before;
+    };
+    std::vector<std::int32_t> newest(nodes_.size(), -1), open;
+    std::vector<Leading> leading;
+    leading.reserve(2 * nodes_.size());
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        const auto number = static_cast<std::int32_t>(i);
+        if (nodes_[i].kind == Kind::end) open.push_back(number);
+        for (const std::int32_t place : {nodes_[i].next, other_of(nodes_[i])}) {
+            if (place < 0) continue;
+            std::int32_t& last = newest[static_cast<std::size_t>(place)];
+            leading.push_back({number, std::exchange(last, static_cast<std::int32_t>(leading.size()))});
+        }
+    }
+    while (!open.empty()) {
+        const auto place = static_cast<std::size_t>(open.back());
+        open.pop_back();
+        if (reaching[place] || !leads_there(nodes_[place])) continue;
+        reaching[place] = true;
+        for (std::int32_t i = newest[place]; i >= 0; i = leading[static_cast<std::size_t>(i)].before)
+            open.push_back(leading[static_cast<std::size_t>(i)].node);
+    }
+    return reaching;
+}
+
+std::optional<std::int32_t> GrammarBuilder::left_recursive_rule() const {
     enum class Mark : std::uint8_t { none, open, done };
     std::vector<Mark> marks(nodes_.size(), Mark::none);
+    const std::vector<bool> may_be_empty = reaching_end(false);
     for (const std::int32_t rule : rules_) {
         std::vector<std::int32_t> open{rule};
         while (!open.empty()) {  // depth first: a node that is met again while it is open reaches itself
@@ -215,20 +264,26 @@ bool GrammarBuilder::is_left_recursive() const {
             mark = Mark::open;
             std::array<std::int32_t, 2> below{-1, -1};
             if (node.kind == Kind::either) below = {node.next, node.other};
-            if (node.kind == Kind::call) below = {rules_[static_cast<std::size_t>(node.other)], -1};
+            if (node.kind == Kind::call) {
+                const auto called = static_cast<std::size_t>(rules_[static_cast<std::size_t>(node.other)]);
+                if (marks[called] == Mark::open) return node.other;
+                below = {static_cast<std::int32_t>(called), may_be_empty[called] ? node.next : -1};
+            }
             for (const std::int32_t other : below) {
-                if (other < 0) continue;
-                if (marks[static_cast<std::size_t>(other)] == Mark::open && node.kind == Kind::call) return true;
-                if (marks[static_cast<std::size_t>(other)] == Mark::none) open.push_back(other);
+                if (other >= 0 && marks[static_cast<std::size_t>(other)] == Mark::none) open.push_back(other);
             }
         }
     }
-    return false;
+    return {};
 }
 
 Grammar GrammarBuilder::finish(const Piece& piece) {
     const std::int32_t start = piece(add({.kind = Kind::end}));
+    const std::vector<bool> ends = reaching_end(true);
+    if (!ends[static_cast<std::size_t>(start)]) throw Endless();
     for (GrammarNode& node : nodes_) {
+        if (node.kind == Kind::either && !ends[static_cast<std::size_t>(node.next)]) node.next = node.other;
+        if (node.kind == Kind::either && !ends[static_cast<std::size_t>(node.other)]) node.other = node.next;
         if (node.kind == Kind::call) node.other = rules_[static_cast<std::size_t>(node.other)];
     }
     return {std::move(nodes_), start};

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +26,7 @@ struct GrammarNode {
     std::int32_t next = -1, other = -1;
 };
 
-/// Immutable. No rule calls itself before it has taken a byte.
+/// Immutable. No rule calls itself before it has taken a byte, and each beginning that it allows can be ended.
 class Grammar {
   public:
     Grammar(std::vector<GrammarNode> nodes, std::int32_t start) : nodes_(std::move(nodes)), start_(start) {}
@@ -55,9 +57,15 @@ class GrammarBuilder {
   public:
     using Piece = std::function<std::int32_t(std::int32_t next)>;
 
+    /// The bytes of all characters of a range: byte i from low[i] to high[i].
+    struct ByteRanges {
+        std::string low, high;
+    };
+
     /// Thrown where a grammar becomes larger than `max_nodes`, as a{1000}{1000} would.
     struct TooLarge {};
     static constexpr std::size_t max_nodes = 1 << 20;
+    static constexpr std::int64_t max_repeats = 1 << 16;  ///< that readers of grammars accept
 
     [[nodiscard]] Piece text(std::string_view bytes);
     /// One character of these, as UTF-8.
@@ -67,23 +75,29 @@ class GrammarBuilder {
     [[nodiscard]] static Piece sequence(std::vector<Piece> pieces);
     /// At least one piece.
     [[nodiscard]] Piece either(std::vector<Piece> pieces);
-    [[nodiscard]] Piece optional(const Piece& piece);
+    [[nodiscard]] Piece optional(Piece piece);
     /// `max_count` < 0: without limit.
-    [[nodiscard]] Piece repeated(const Piece& piece, std::int64_t min_count, std::int64_t max_count = -1);
+    [[nodiscard]] Piece repeated(Piece piece, std::int64_t min_count, std::int64_t max_count = -1);
 
-    /// A rule, which pieces may call before it is defined, itself included. Each rule takes at least one byte.
+    /// A rule, which pieces may call before it is defined, itself included.
     [[nodiscard]] std::int32_t new_rule();
     void define(std::int32_t rule, const Piece& piece);
     [[nodiscard]] Piece call(std::int32_t rule);
 
-    /// Whether some rule can call itself, directly or through others, before it has taken a byte.
-    [[nodiscard]] bool is_left_recursive() const;
+    /// A rule that can call itself, directly or through others, before it has taken a byte; of several any.
+    [[nodiscard]] std::optional<std::int32_t> left_recursive_rule() const;
 
-    /// The grammar of the texts that `piece` is. All rules must be defined, none left-recursive.
+    /// Thrown where no text ends, as none of a rule that always calls itself.
+    struct Endless {};
+    /// The grammar of the texts that `piece` is. All rules must be defined, none left-recursive. Ways that never end
+    /// are left out.
     [[nodiscard]] Grammar finish(const Piece& piece);
 
   private:
     std::int32_t add(GrammarNode node);
+    std::int32_t add_bytes(std::span<const ByteRanges> parts, std::size_t at, std::int32_t next);
+    /// [node]: whether bytes, or no byte, lead from there to the end of its rule.
+    [[nodiscard]] std::vector<bool> reaching_end(bool by_bytes) const;
 
     std::vector<GrammarNode> nodes_;
     std::vector<std::int32_t> rules_;  ///< node where it begins; -1 until it is defined

@@ -22,7 +22,6 @@ using Piece = GrammarBuilder::Piece;
 using OrderedJson = nlohmann::ordered_json;
 using Names = std::set<std::string>;
 
-constexpr std::int64_t max_repeats = 1 << 16;  // of items, and of characters
 constexpr std::size_t max_excluded = 1 << 14;  // bytes of names that other members may not have
 
 /// Keywords that say nothing about a value.
@@ -248,8 +247,8 @@ class Compiler {
     std::int64_t count(const OrderedJson& schema, const char* name, std::int64_t fallback, const std::string& path) {
         const OrderedJson* value = member(schema, name);
         if (value == nullptr) return fallback;
-        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > max_repeats)
-            refuse(path, std::string(name) + " is an integer from 0 to " + std::to_string(max_repeats));
+        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > GrammarBuilder::max_repeats)
+            refuse(path, std::string(name) + " is an integer from 0 to " + std::to_string(GrammarBuilder::max_repeats));
         return value->get<std::int64_t>();
     }
 

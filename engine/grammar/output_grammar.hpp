@@ -17,4 +17,8 @@ struct BadFormat {
 /// before them. Throws BadFormat.
 Grammar grammar_of(const OutputFormat& format, bool behind_reasoning = false);
 
+/// Throws BadFormat if no item could follow the format: there is no such grammar, or its texts have too many
+/// beginnings.
+void check_format(const OutputFormat& format);
+
 }  // namespace longhaul::engine

@@ -15,7 +15,6 @@ namespace {
 using Piece = GrammarBuilder::Piece;
 
 constexpr std::size_t max_bytes = 1 << 14;
-constexpr std::int64_t max_repeats = 1 << 16;
 constexpr int max_groups = 64;  // one within the other
 
 const CharacterRanges digits{{'0', '9'}};
@@ -152,7 +151,8 @@ class Parser {
         if (peek() < '0' || peek() > '9') refuse("no number of repeats");
         while (peek() >= '0' && peek() <= '9') {
             value = 10 * value + (peek() - '0');
-            if (value > max_repeats) refuse("more than " + std::to_string(max_repeats) + " repeats");
+            if (value > GrammarBuilder::max_repeats)
+                refuse("more than " + std::to_string(GrammarBuilder::max_repeats) + " repeats");
             ++at_;
         }
         return value;

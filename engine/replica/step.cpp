@@ -11,8 +11,8 @@
 namespace longhaul::engine {
 
 static constexpr const char* format_error =
-    "json-schema, regex, choice: expected a format that the model's tokens can spell, with few ways to read the "
-    "beginning of a text, got another; let alternatives differ in their first characters";
+    "json-schema, regex, choice, grammar: expected a format that the model's tokens can spell, with few ways to read "
+    "the beginning of a text, got another; let alternatives differ in their first characters";
 static constexpr const char* limit_error =
     "max-reasoning-tokens: expected a reasoning-end of tokens that the model has and that end no item, got another; "
     "end "

@@ -25,6 +25,7 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"json-schema", Type::text},
                                                                 {"regex", Type::text},
                                                                 {"choice", Type::text},
+                                                                {"grammar", Type::text},
                                                                 {"reasoning-end", Type::text},
                                                                 {"max-reasoning-tokens", Type::number},
                                                                 {"stop-loops", Type::number},
@@ -91,7 +92,7 @@ void set_value(Settings& settings, const std::string& key, Type type, const Json
 }
 
 bool sets_format(const std::string& key) {
-    return key == "json-schema" || key == "regex" || key == "choice";
+    return key == "json-schema" || key == "regex" || key == "choice" || key == "grammar";
 }
 
 /// {"1234": -100}
@@ -143,7 +144,7 @@ std::string option_called(std::string name) {
     std::replace(name.begin(), name.end(), '_', '-');
     const auto found =
         std::find_if(item_keys().begin(), item_keys().end(), [&](const auto& entry) { return entry.first == name; });
-    const bool is_column = name == "choice" || name == "regex";  // of data, as likely
+    const bool is_column = name == "choice" || name == "regex" || name == "grammar";  // of data, as likely
     return found == item_keys().end() || is_column ? "" : name;
 }
 

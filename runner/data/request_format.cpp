@@ -41,7 +41,7 @@ class FormatSetter {
         }
     }
 
-    /// vLLM's: an object with one of json, json_object, regex and choice.
+    /// vLLM's: an object with one of json, json_object, regex, choice and grammar (GBNF).
     void set_structured_outputs(const Json& outputs) {
         const std::string field = "body.structured_outputs";
         if (!outputs.is_object()) throw InputError(where_, field, "an object", engine::describe(outputs));
@@ -52,10 +52,10 @@ class FormatSetter {
                 set_schema(value, {"body", "structured_outputs", "json"});
             } else if (name == "json_object" && value == true) {
                 set("json-schema", any_object, place);
-            } else if (name == "regex" || name == "choice") {
+            } else if (name == "regex" || name == "choice" || name == "grammar") {
                 set(name, value, place);
             } else {
-                throw InputError(where_, place, "json, json_object, regex or choice", engine::describe(value),
+                throw InputError(where_, place, "json, json_object, regex, choice or grammar", engine::describe(value),
                                  "others are not supported");
             }
         }
@@ -79,8 +79,8 @@ class FormatSetter {
 }  // namespace
 
 const std::set<std::string>& format_fields() {
-    static const std::set<std::string> fields{"response_format", "structured_outputs", "guided_json", "guided_regex",
-                                              "guided_choice"};
+    static const std::set<std::string> fields{"response_format", "structured_outputs", "guided_json",
+                                              "guided_regex",    "guided_choice",      "guided_grammar"};
     return fields;
 }
 
@@ -90,7 +90,7 @@ void set_format(Settings& settings, const std::string& field, const Json& value,
     if (field == "response_format") return setter.set_response_format(value);
     if (field == "structured_outputs") return setter.set_structured_outputs(value);
     if (field == "guided_json") return setter.set_schema(value, {"body", field});
-    setter.set(field == "guided_regex" ? "regex" : "choice", value, "body." + field);
+    setter.set(field.substr(std::string("guided_").size()), value, "body." + field);
 }
 
 }  // namespace longhaul::runner

@@ -20,7 +20,7 @@ inline bool is_format_field(const std::string& name) {
 /// The text of a member of the request, by its path: a schema's members have an order, which Json does not keep.
 using MemberText = std::function<std::string(std::span<const std::string> path)>;
 
-/// Sets the key json-schema, regex or choice by a field of the body. Throws InputError.
+/// Sets the key json-schema, regex, choice or grammar by a field of the body. Throws InputError.
 void set_format(Settings& settings, const std::string& field, const engine::Json& value, const MemberText& text_of,
                 const std::string& where);
 

@@ -51,7 +51,7 @@ struct Settings {
     std::vector<std::int32_t> stop_token_ids;
     std::vector<engine::TokenBias> logit_bias;
     std::vector<std::string> stop;
-    engine::OutputFormat format;  // keys json-schema, regex and choice
+    engine::OutputFormat format;  // keys json-schema, regex, choice and grammar
     bool own_format = false;      // no key: an item's options set format
     std::string reasoning_end;    // "": the model does not reason before it answers
     std::int64_t max_reasoning_tokens = 0;

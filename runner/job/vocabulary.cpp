@@ -376,6 +376,7 @@ Section text_section() {
          json_schema_key(),
          regex_key(),
          choice_key(),
+         grammar_key(),
          reasoning_end_key(),
          later(integer("max-reasoning-tokens", Kind::identity, &Settings::max_reasoning_tokens, 0, max_tokens,
                        "write reasoning-end for the model where its reasoning has so many tokens; 0 = off")),

@@ -20,7 +20,7 @@ constexpr std::size_t max_choices = 4096, max_format_bytes = 1 << 18, max_end_by
 
 void check_kind(const Settings& settings, Format::Kind kind) {
     if (settings.format.kind != Format::Kind::any && settings.format.kind != kind)
-        throw BadValue{"one of json-schema, regex and choice", "an empty value unsets another"};
+        throw BadValue{"one of json-schema, regex, choice and grammar", "an empty value unsets another"};
 }
 
 /// Sets the format, if it can be followed. Throws BadValue.
@@ -28,7 +28,7 @@ void set_format(Settings& settings, Format format, const char* expected) {
     check_kind(settings, format.kind);
     static thread_local Format checked;  // the items of a batch usually have the same one
     try {
-        if (format != checked) engine::grammar_of(format);
+        if (format != checked) engine::check_format(format);
     } catch (const engine::BadFormat& bad) {
         throw BadValue{expected, bad.fault};
     }
@@ -55,16 +55,20 @@ std::string quoted_if_needed(const std::string& text) {
     return as_it_is ? text : quote_text(text);
 }
 
-/// The schema that is the text, or in the file that it names. `folder`: "" if it may name none.
+/// The contents of the file that `path` names. `folder`: "" if it may name none. `what`: it holds.
+std::string file_text(const std::string& path, const std::filesystem::path& folder, const std::string& what) {
+    if (folder.empty()) throw BadValue{what, ""};
+    try {
+        return engine::read_file(parse_path(path, folder), static_cast<std::int64_t>(max_format_bytes));
+    } catch (const InputError& error) {
+        throw BadValue{what + ", or a file that holds one", error.what()};
+    }
+}
+
+/// The schema that is the text, or in the file that it names.
 std::string schema_of(const std::string& text, const std::filesystem::path& folder) {
     const std::string_view first = trimmed(text);
-    if (first.starts_with('{') || first.starts_with('[')) return text;
-    if (folder.empty()) throw BadValue{"a JSON schema", ""};
-    try {
-        return engine::read_file(parse_path(text, folder), static_cast<std::int64_t>(max_format_bytes));
-    } catch (const InputError& error) {
-        throw BadValue{"a JSON schema, or a file that holds one", error.what()};
-    }
+    return first.starts_with('{') || first.starts_with('[') ? text : file_text(text, folder, "a JSON schema");
 }
 
 /// On one line, with the members in their order.
@@ -118,6 +122,29 @@ Key regex_key() {
                     if (s.format.kind != Format::Kind::regex) return Strings{};
                     return Strings{quoted_if_needed(s.format.texts.front())};
                 }};
+}
+
+Key grammar_key() {
+    return {
+        .info = {.key = "grammar",
+                 .value_name = "PATH|GBNF",
+                 .help = R"(the output is a text of this grammar in llama.cpp's GBNF, a file or the grammar itself: )"
+                         R"(root ::= "yes" | "no"; empty = none)",
+                 .may_be_empty = true},
+        .later = true,
+        .set =
+            [](Settings& s, const std::string& value, const auto& folder) {
+                std::string text = unquoted(value);
+                if (unsets(s, Format::Kind::gbnf, text)) return;
+                if (text.find("::=") == std::string::npos) text = file_text(text, folder, "a grammar in GBNF");
+                if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+                set_format(s, {Format::Kind::gbnf, {std::move(text)}}, "a grammar in GBNF");
+            },
+        .get =
+            [](const Settings& s) {
+                if (s.format.kind != Format::Kind::gbnf) return Strings{};
+                return Strings{quoted_if_needed(s.format.texts.front())};
+            }};
 }
 
 Key choice_key() {

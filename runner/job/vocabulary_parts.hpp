@@ -53,6 +53,7 @@ Key template_date_key();
 Key json_schema_key();
 Key regex_key();
 Key choice_key();
+Key grammar_key();
 Key reasoning_end_key();
 
 // vocabulary_sampling.cpp

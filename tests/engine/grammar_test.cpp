@@ -308,6 +308,7 @@ TEST(SchemaGrammar, WhatItDoesNotHaveIsNamed) {
              {R"({"$ref": "other.json"})", "$ref: only references within the schema are supported"},
              {R"({"$ref": "#/$defs/x"})", "$ref: there is no #/$defs/x"},
              {R"({"$ref": "#"})", "a schema refers to itself with nothing between"},
+             {R"({"type": "array", "items": {"$ref": "#"}, "minItems": 1})", "each text of it would go on without end"},
              {R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})", "a schema refers to itself with nothing between"},
              {R"({"anyOf": []})", "anyOf: it is a list of schemas"},
              {R"({"anyOf": [{}], "properties": {}})", "properties is not supported here"},
@@ -398,7 +399,8 @@ TEST_F(TokenGrammars, AllowTheTokensWhoseTextsGoOn) {
     for (const auto& [kind, format, text] :
          {std::tuple{Kind::json_schema, schema, R"({"answer": "It is the best", "score": 12})"},
           {Kind::regex, "[a-z ]+(, [a-z ]+)*\\.", "once upon a time, there was a time."},
-          {Kind::choice, "the only one", "the only one"}}) {
+          {Kind::choice, "the only one", "the only one"},
+          {Kind::gbnf, "root ::= word+ \".\"\nword ::= [a-z]+ \" \"?", "so it is done."}}) {
         OutputConstraint output(rules(grammar(kind, {format})), {});
         GrammarMatcher matcher(grammar_of({kind, {format}}));
         const std::vector<std::int32_t> tokens = tokenizer->encode(text);

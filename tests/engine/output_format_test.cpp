@@ -28,7 +28,7 @@ OutputFormat regex_format(std::string expression) {
     return {OutputFormat::Kind::regex, {std::move(expression)}};
 }
 
-/// Items of four formats, and one without.
+/// Items of five formats, and one without.
 Job format_job(const char* draft = "ar", const char* tree = nullptr) {
     Job job{base_options()};
     job.options.draft.method = draft;
@@ -36,11 +36,14 @@ Job format_job(const char* draft = "ar", const char* tree = nullptr) {
     if (job.options.draft.method->part == DraftPart::language_model)
         job.draft_models = {LONGHAUL_TEST_DATA "/parity/llama-yarn-bf16"};
     job.generation.eos_ids = {5, 6};
-    for (std::int64_t item = 0; item < 5; ++item) job.own[item] = job.generation;
+    job.items = 6;
+    for (std::int64_t item = 0; item < job.items; ++item) job.own[item] = job.generation;
     job.own[0].format = regex_format("(" + even + "){20}(" + odd + "){10,30}");
     job.own[1].format = regex_format("((" + even + "|<7[0-9]>)(" + odd + "))*");
     job.own[2].format = {OutputFormat::Kind::choice, {"<7><70><71>", "<8><7>", "<7><70>"}};
     job.own[3].format = regex_format("<4.>+.*");
+    job.own[5].format = {OutputFormat::Kind::gbnf,
+                         {"root ::= pair{4,8}\npair ::= \"<1\" [0-9] \">\" pair? \"<\" [2-9] \">\""}};
     return job;
 }
 
@@ -54,12 +57,14 @@ bool fits(const OutputFormat& format, const std::string& text) {
 TEST(OutputFormats, TextsBelongToThem) {
     const Job job = format_job("ngram", "3x4:8");
     const JobResult result = launch(job);
+    ASSERT_EQ(result.items.size(), 6U);
     for (const auto& [index, item] : result.items) {
         const OutputFormat& format = job.own.at(index).format;
         if (format.kind == OutputFormat::Kind::any || item.reason == FinishReason::length) continue;
         EXPECT_TRUE(fits(format, item.text)) << index << ": " << item.text;
     }
     const auto& [first, second, choice] = std::tie(result.items.at(0), result.items.at(1), result.items.at(2));
+    EXPECT_TRUE(result.items.at(5).text.starts_with("<1")) << result.items.at(5).text;
     EXPECT_TRUE(std::regex_match(first.text, std::regex("(" + even + "){20}(" + odd + "){10,30}"))) << first.text;
     EXPECT_EQ(second.reason, FinishReason::length) << "an end is one of 96 tokens";
     EXPECT_TRUE(fits(regex_format("((" + even + "|<7[0-9]>)(" + odd + "))*(" + even + ")?"), second.text));

@@ -171,7 +171,7 @@ TEST_F(BatchTest, RefusedFields) {
         {R"("return_tokens_as_token_ids": true)",
          "return_tokens_as_token_ids: expected false or null, got true" + other},
         {R"("add_special_tokens": false)", "add_special_tokens: expected true or null, got false" + other},
-        {R"("guided_grammar": "x")", "guided_grammar: expected no such field, got \"x\"" + list},
+        {R"("guided_whitespace_pattern": "x")", "guided_whitespace_pattern: expected no such field, got \"x\"" + list},
         {R"("temprature": 1)", "temprature: expected no such field, got 1; did you mean 'temperature'?"},
         {R"("temperature": -1)", "temperature: expected a number from 0 to 1e+06, got -1"},
         {R"("temperature": "1")", "temperature: expected a number, got \"1\""},

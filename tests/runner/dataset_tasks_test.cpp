@@ -462,8 +462,8 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
-        "(seed, max-tokens, min-tokens, ignore-eos, stop, stop-token-ids, json-schema, regex, choice, reasoning-end, "
-        "max-reasoning-tokens, stop-loops, "
+        "(seed, max-tokens, min-tokens, ignore-eos, stop, stop-token-ids, json-schema, regex, choice, grammar, "
+        "reasoning-end, max-reasoning-tokens, stop-loops, "
         "logprobs, logit-bias, "
         "temperature, top-k, top-p, min-p, eta, repetition-penalty, penalty-window, presence-penalty, "
         "frequency-penalty, dry-multiplier, dry-base, "

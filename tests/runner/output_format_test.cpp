@@ -37,6 +37,10 @@ TEST_F(OutputFormatKeys, AreOneFormat) {
         << "members in their order";
     EXPECT_EQ(of_lines({{"choice", "yes"}}, on_command_line("choice", "no")).format,
               (OutputFormat{Kind::choice, {"no"}}));
+    EXPECT_EQ(of_lines({{"grammar", "root ::= \"a\" # the only one"}}).format,
+              (OutputFormat{Kind::gbnf, {"root ::= \"a\" # the only one"}}));
+    write("list.gbnf", "# lists\nroot ::= \"a\"+\n");
+    EXPECT_EQ(of_lines({{"grammar", "list.gbnf"}}).format, (OutputFormat{Kind::gbnf, {"# lists\nroot ::= \"a\"+\n"}}));
     EXPECT_EQ(of_lines({{"regex", "a"}}, on_command_line("regex", "")).format, OutputFormat());
     EXPECT_EQ(of_lines({{"regex", "a"}}, {{"regex", "", "command line"}, {"choice", "b", "command line"}}).format,
               (OutputFormat{Kind::choice, {"b"}}));
@@ -94,6 +98,7 @@ TEST_F(OutputFormatKeys, ValuesAreReadAsTheyAreWritten) {
                                        {Kind::regex, {"\"quoted\""}},
                                        {Kind::regex, {"\\n # \\d"}},
                                        {Kind::regex, {"a\tb\nc"}},
+                                       {Kind::gbnf, {"# none\nroot ::= \"\\n\" | x\r\n\tx ::= [\"\\\\]\n"}},
                                        {Kind::choice, {"#1", "\"", "a\\nb", "\n", " "}},
                                        {Kind::json_schema, {R"({"const":" # \\ \"x\""})"}}}) {
         Settings settings = of_lines({});
@@ -113,6 +118,8 @@ TEST_F(OutputFormatKeys, DecideTheText) {
     EXPECT_EQ(identity("regex", "a+"), "a+\n");
     EXPECT_EQ(identity("json-schema", "{ \"type\":\"null\" }"), "{\"type\":\"null\"}\n");
     EXPECT_EQ(identity("choice", ""), "");
+    write("a.gbnf", "root ::= \"a\"");
+    EXPECT_EQ(identity("grammar", "a.gbnf"), "root ::= \"a\"\n") << "the file's text, not its name";
 }
 
 TEST_F(OutputFormatKeys, BadOnesAreRefused) {
@@ -132,6 +139,10 @@ TEST_F(OutputFormatKeys, BadOnesAreRefused) {
              "json-schema: expected a JSON schema, got 'bad.json'; it is not JSON: type@9: expected '[', '{', or a "
              "literal, got '}'"},
             {"json-schema", "long.json", "json-schema: expected at most 256 KiB on one line, got 'long.json'"},
+            {"grammar", "root ::= x", "grammar: expected a grammar in GBNF, got 'root ::= x'; line 1: no rule x"},
+            {"grammar", "bad.json",
+             "grammar: expected a grammar in GBNF, got 'bad.json'; line 1: expected the name of "
+             "a rule"},
             {"choice", "\"\"", "choice: expected a text of at least one character, got '\"\"'"}})
         EXPECT_EQ(runner::message_of([&, key = key, value = value] {
                       of_lines({{key, value}});
@@ -141,11 +152,11 @@ TEST_F(OutputFormatKeys, BadOnesAreRefused) {
                   of_lines({{"json-schema", "none.json"}});
               }).find("json-schema: expected a JSON schema, or a file that holds one, got 'none.json'; "),
               std::string::npos);
-    EXPECT_EQ(
-        runner::message_of([&] {
-            of_lines({{"regex", "a"}}, on_command_line("choice", "b"));
-        }),
-        "command line: choice: expected one of json-schema, regex and choice, got 'b'; an empty value unsets another");
+    EXPECT_EQ(runner::message_of([&] {
+                  of_lines({{"regex", "a"}}, on_command_line("choice", "b"));
+              }),
+              "command line: choice: expected one of json-schema, regex, choice and grammar, got 'b'; an empty value "
+              "unsets another");
 }
 
 TEST_F(OutputFormatKeys, OptionsOfAnItemReplaceTheJobs) {
@@ -175,6 +186,10 @@ TEST_F(OutputFormatKeys, OptionsOfAnItemReplaceTheJobs) {
             R"({"prompt": "x", "options": {"regex": ["a", "b"]}})"
             "\n"
             R"({"prompt": "x", "options": {"regex": ""}})"
+            "\n"
+            R"({"prompt": "x", "options": {"grammar": "root ::= [a-c]\n"}})"
+            "\n"
+            R"({"prompt": "x", "options": {"grammar": "secret.gbnf"}})"
             "\n"));
     job.format = {Kind::choice, {"of the job"}};
     const auto data = DataSet::open(job);
@@ -192,6 +207,8 @@ TEST_F(OutputFormatKeys, OptionsOfAnItemReplaceTheJobs) {
     EXPECT_EQ(show(*data, 8), "9! p.jsonl:9: options.json-schema: expected a string, got 1");
     EXPECT_EQ(show(*data, 9), "10! p.jsonl:10: options.regex: expected a string, got an array of 2");
     EXPECT_EQ(of(10), OutputFormat()) << "an empty one is none";
+    EXPECT_EQ(of(11), (OutputFormat{Kind::gbnf, {"root ::= [a-c]\n"}}));
+    EXPECT_EQ(show(*data, 12), "13! p.jsonl:13: options.grammar: expected a grammar in GBNF, got \"secret.gbnf\"");
     // A schema keeps its order also where the column has another name.
     job = settings(
         "prompts",
@@ -239,9 +256,14 @@ TEST_F(OutputFormatKeys, RequestsHaveOpenAisAndVllmsFields) {
         {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})",
          {},
          R"(response_format.json_schema.schema: expected a JSON schema that an output can follow, got "{"not": {}}"; not is not supported here)"},
-        {R"("structured_outputs": {"grammar": "root ::= x"})",
+        {R"("guided_grammar": "root ::= \"a\"?")", {Kind::gbnf, {"root ::= \"a\"?"}}, ""},
+        {R"("structured_outputs": {"grammar": "root ::= \"a\"+"})", {Kind::gbnf, {"root ::= \"a\"+"}}, ""},
+        {R"("structured_outputs": {"grammar": "start: x"})",
          {},
-         R"(structured_outputs.grammar: expected json, json_object, regex or choice, got "root ::= x"; others are not supported)"},
+         R"(structured_outputs.grammar: expected a grammar in GBNF, got "start: x")"},
+        {R"("structured_outputs": {"structural_tag": "x"})",
+         {},
+         R"(structured_outputs.structural_tag: expected json, json_object, regex, choice or grammar, got "x"; others are not supported)"},
         {R"("structured_outputs": [])", {}, "structured_outputs: expected an object, got an array of 0"},
         {R"("guided_regex": "(")",
          {},
