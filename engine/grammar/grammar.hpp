@@ -68,7 +68,7 @@ class GrammarBuilder {
     static constexpr std::int64_t max_repeats = 1 << 16;  ///< that readers of grammars accept
 
     [[nodiscard]] Piece text(std::string_view bytes);
-    /// One character of these, as UTF-8.
+    /// One character of these, as UTF-8; at least one.
     [[nodiscard]] Piece character(const CharacterRanges& ranges);
     /// One of these; at least one.
     [[nodiscard]] Piece one_of(const std::vector<std::string>& texts);
