@@ -17,12 +17,13 @@ from pathlib import Path
 
 
 def lone_compilations(build):
-    """(source, command, folder of the command) of each source that is part of a unity file; not of tests."""
+    """(source, command, folder of the command) of each source that others precede in a unity file; not of tests."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         unity = Path(entry["file"])
         if unity.parent.name != "Unity" or (build / "tests") in unity.parents:
             continue
-        for source in re.findall(r'^#include "(.*\.cpp)"$', unity.read_text(), re.MULTILINE):
+        sources = re.findall(r'^#include "(.*\.cpp)"$', unity.read_text(), re.MULTILINE)
+        for source in sources[1:]:  # nothing stands before the first one
             words = [source if word == entry["file"] else word for word in shlex.split(entry["command"])]
             output = words.index("-o")
             yield source, [*words[:output], *words[output + 2 :], "-fsyntax-only"], entry["directory"]
