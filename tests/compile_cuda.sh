@@ -19,4 +19,5 @@ cmake --build build-cuda --target longhaul_kernels >build-cuda/kernels.log 2>&1 
 python3 tests/tools/check_kernel_resources.py build-cuda/kernels.log sm_80 sm_90a
 # Of gpu_test and gpu_engine_test what other programs do not have; links_test.cpp only where NCCL's header was found.
 mapfile -t objects < <(ninja -C build-cuda -t targets all | grep -oE '^tests/\S*/(real_gpus|links_test)\.cpp\.o')
+[ "${#objects[@]}" -ge 2 ] || { echo "error: tests/compile_cuda.sh: expected real_gpus.cpp of two programs in build-cuda, got ${#objects[@]} objects" >&2; exit 1; }
 cmake --build build-cuda --target gpu_bench "${objects[@]}"
