@@ -19,11 +19,18 @@ constexpr DefaultSizes qwen3_next_sizes{.intermediate = 5632, .kv_heads = 2, .he
 /// No layer has an MLP of intermediate_size, which the published folders do not name.
 constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256, .rotated_share = 0.25};
 
+constexpr DefaultSizes qwen2_vl_sizes{.kv_heads = 8};
+constexpr DefaultSizes qwen3_vl_moe_sizes{.intermediate = 5632, .kv_heads = 16};
+/// No layer has an MLP of intermediate_size.
+constexpr DefaultSizes solar_open_sizes{.intermediate = 1280, .kv_heads = 8, .head_dim = 128, .rotated_share = 1.0};
+
 constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
 constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
 constexpr ActivationKey relu{"activation_function", "relu", "relu"};
 
 constexpr FolderFormat images{.text_section = "text_config", .ties_at_top = true};
+constexpr FolderFormat qwen2_vl{
+    .text_section = "text_config", .ties_at_top = true, .may_be_mrope = true, .text_may_be_at_top = true};
 constexpr FolderFormat moe_text{.may_split_experts = true};
 constexpr FolderFormat moe_images{.text_section = "text_config", .ties_at_top = true, .may_split_experts = true};
 constexpr FolderFormat gemma{.positions_are_scaled = true};
@@ -36,6 +43,11 @@ constexpr Architecture architectures[] = {
     {"qwen2", "Qwen2ForCausalLM", silu, read_qwen2_layers},
     {"qwen3", "Qwen3ForCausalLM", silu, read_qwen3_layers, {.head_dim = 128}},
     {"qwen3_moe", "Qwen3MoeForCausalLM", silu, read_qwen3_moe_layers, {.intermediate = 6144, .kv_heads = 4}},
+    {"qwen2_vl", "Qwen2VLForConditionalGeneration", silu, read_qwen2_layers, qwen2_vl_sizes, qwen2_vl},
+    {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", silu, read_qwen2_layers, qwen2_vl_sizes, qwen2_vl},
+    {"qwen3_vl", "Qwen3VLForConditionalGeneration", silu, read_qwen3_layers, {.head_dim = 128}, images},
+    {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", silu, read_qwen3_vl_moe_layers, qwen3_vl_moe_sizes,
+     moe_images},
     {"qwen3_5_text", "Qwen3_5ForCausalLM", silu, read_qwen3_5_layers, qwen3_5_sizes},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", silu, read_qwen3_5_layers, qwen3_5_sizes, images},
     {"qwen2_moe", "Qwen2MoeForCausalLM", silu, read_qwen2_moe_layers, {.intermediate = 5632, .kv_heads = 16}},
@@ -46,6 +58,7 @@ constexpr Architecture architectures[] = {
     {"mistral3", "Mistral3ForConditionalGeneration", silu, read_mistral3_layers, {.kv_heads = 8}, images},
     {"ministral3", "Ministral3ForCausalLM", silu, read_ministral3_layers, {.kv_heads = 8, .head_dim = 128}},
     {"mixtral", "MixtralForCausalLM", silu, read_mixtral_layers, {.kv_heads = 8}},
+    {"glm", "GlmForCausalLM", silu, read_glm_layers, {.kv_heads = 2, .head_dim = 128, .rotated_share = 0.5}},
     {"glm4", "Glm4ForCausalLM", silu, read_glm4_layers, {.kv_heads = 2, .head_dim = 128, .rotated_share = 0.5}},
     {"glm4_moe", "Glm4MoeForCausalLM", silu, read_glm4_moe_layers, {.kv_heads = 8, .rotated_share = 0.5}},
     {"deepseek_v2", "DeepseekV2ForCausalLM", silu, read_deepseek_v2_layers, {.head_dim = 64}},
@@ -56,8 +69,18 @@ constexpr Architecture architectures[] = {
     {"seed_oss", "SeedOssForCausalLM", silu, read_seed_oss_layers, {.kv_heads = 8, .head_dim = 128}},
     {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
     {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
+    {"olmoe", "OlmoeForCausalLM", silu, read_olmoe_layers},
+    {"exaone4", "Exaone4ForCausalLM", silu, read_exaone4_layers},
+    {"exaone_moe", "ExaoneMoeForCausalLM", silu, read_exaone_moe_layers},
+    {"ernie4_5", "Ernie4_5ForCausalLM", silu, read_ernie4_5_layers, {.kv_heads = 2, .head_dim = 128}},
+    {"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", silu, read_ernie4_5_moe_layers, {.intermediate = 12288, .kv_heads = 4}},
+    {"dots1", "Dots1ForCausalLM", silu, read_dots1_layers},
+    {"solar_open", "SolarOpenForCausalLM", silu, read_solar_open_layers, solar_open_sizes},
+    {"hy_v3", "HYV3ForCausalLM", silu, read_hy_v3_layers, {.kv_heads = 8, .head_dim = 128}},
     {"minimax_m2", "MiniMaxM2ForCausalLM", silu, read_minimax_m2_layers, minimax_sizes, minimax},
     {"granite", "GraniteForCausalLM", silu, read_granite_layers},
+    {"granitemoe", "GraniteMoeForCausalLM", silu, read_granitemoe_layers},
+    {"granitemoehybrid", "GraniteMoeHybridForCausalLM", silu, read_granitemoehybrid_layers, {.intermediate = 11008}},
     {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}, mxfp4},
     {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes, gemma},
     {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, gemma_images},

@@ -35,6 +35,8 @@ struct FolderFormat {
     bool may_split_experts = false;         ///< the experts of a layer are stacked, but apart in quantized folders
     bool may_be_mxfp4 = false;              ///< quant_method
     bool positions_are_scaled = false;      ///< max_position_embeddings is the context after any scaling of RoPE
+    bool may_be_mrope = false;              ///< rope_type: positions of three parts, which are equal in a text
+    bool text_may_be_at_top = false;        ///< in folders without the text section
     bool yarn_is_longrope = false;          ///< rope_type "yarn" of early folders
 };
 

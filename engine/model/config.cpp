@@ -144,6 +144,7 @@ Section text_section(const Architecture& of, const Section& top) {
     const std::string_view key = of.folder.text_section;
     if (key.empty()) return top;
     const Json* inner = top.find(key);
+    if (inner == nullptr && of.folder.text_may_be_at_top) return top;
     if (inner == nullptr || !inner->is_object()) top.refuse(key, "an object");
     return {*inner, top.file, std::string(key)};
 }
@@ -162,18 +163,29 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
     }
 }
 
-/// Whether experts are stacked, as published, or apart, as quantized folders have them.
+/// How the files hold experts that config.json lets be `published`: as that, apart, as quantized folders have them, or
+/// row by row, as transformers 5 saves stacks that were published column by column.
+ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, ExpertStack published) {
+    const TensorNames& names = tensor_names(config);
+    const std::string experts = names.layers + "0." + names.experts;
+    const auto apart = files.tensors().lower_bound(experts + "0.");
+    if (apart != files.tensors().end() && apart->first.starts_with(experts + "0.")) return ExpertStack::none;
+    const auto up = files.tensors().find(experts + names.stacked_up);
+    if (published != ExpertStack::columns || up == files.tensors().end()) return published;
+    const std::int64_t width = 2 * config.expert_intermediate_size;
+    const bool by_rows = up->second.shape.size() == 3 && up->second.shape[1] == width &&
+                         up->second.shape[2] == config.hidden_size && width != config.hidden_size;
+    return by_rows ? ExpertStack::rows : published;
+}
+
 void find_stacks(const std::filesystem::path& folder, ModelConfig& config) {
     try {
         const SafetensorsFolder files = SafetensorsFolder::open(folder);
-        const TensorNames& names = tensor_names(config);
-        const std::string first = names.layers + "0." + names.experts + "0.";
-        const auto found = files.tensors().lower_bound(first);
-        if (found == files.tensors().end() || !found->first.starts_with(first)) return;
+        for (LayerConfig& layer : config.layers) {
+            if (layer.experts.stacked()) layer.experts.stack = stack_in(files, config, layer.experts.stack);
+        }
     } catch (const InputError&) {  // reported when the weights are loaded
-        return;
     }
-    for (LayerConfig& layer : config.layers) layer.experts.stacked = layer.experts.by_rows = false;
 }
 
 }  // namespace

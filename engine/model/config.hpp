@@ -76,7 +76,15 @@ enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai };
 /// What a router makes of an expert's logit.
 enum class RouterScore : std::uint8_t {
     softmax,  ///< over the experts
-    sigmoid   ///< the layer's correction is added to choose experts, not to weigh them
+    sigmoid
+};
+
+/// How the files hold the experts of a layer.
+enum class ExpertStack : std::uint8_t {
+    none,         ///< a tensor for each matrix of each expert
+    alternating,  ///< a tensor has a matrix of all experts, column by column, gates and ups alternating
+    columns,      ///< a tensor has a matrix of all experts, column by column, all gates of one before its ups
+    rows          ///< the same row by row
 };
 
 /// Mixture of experts: a router chooses, for each row, whose MLPs are added.
@@ -89,15 +97,16 @@ struct ExpertConfig {
     /// Experts are chosen from the `best_groups` best of so many groups of them; 1: from all. A group is as good as its
     /// best expert, with `sigmoid` as the sum of its two best.
     std::int64_t num_groups = 1, best_groups = 1;
-    bool bias = false;     ///< biases on the router's logits and on gate, up and down of each expert; needs `stacked`
-    bool stacked = false;  ///< a tensor of the files has a matrix of all experts, gates and ups alternating
-    bool by_rows = false;  ///< stacked, row by row, and all gates of an expert come before its ups
+    bool corrected = false;  ///< a correction of the files is added to the scores that experts are chosen by
+    bool bias = false;  ///< biases on the router's logits and on gate, up and down of each expert; needs `alternating`
+    ExpertStack stack = ExpertStack::none;
     /// Router, experts and shared expert have norms of their own on their inputs, and both outputs are normed before
     /// they are added. The weight of an expert is multiplied with a scale of its own.
     bool own_norms = false;
     /// The shared expert's output is multiplied by the sigmoid of a logit of its own, which the router computes last.
     bool shared_gate = false;
 
+    [[nodiscard]] bool stacked() const { return stack != ExpertStack::none; }
     /// Terms of the weighted sum that is a row's output.
     [[nodiscard]] std::int64_t num_terms() const { return per_token + (shared_gate ? 1 : 0); }
     /// Rows of the router's matrix.

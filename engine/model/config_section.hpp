@@ -107,6 +107,18 @@ void read_gemma4_layers(const Section& top, ModelConfig& config);
 void read_granite_layers(const Section& top, ModelConfig& config);
 void read_smollm3_layers(const Section& top, ModelConfig& config);
 void read_seed_oss_layers(const Section& top, ModelConfig& config);
+void read_olmoe_layers(const Section& top, ModelConfig& config);
+void read_granitemoe_layers(const Section& top, ModelConfig& config);
+void read_granitemoehybrid_layers(const Section& top, ModelConfig& config);
+void read_dots1_layers(const Section& top, ModelConfig& config);
+void read_solar_open_layers(const Section& top, ModelConfig& config);
+void read_exaone_moe_layers(const Section& top, ModelConfig& config);
+void read_hy_v3_layers(const Section& top, ModelConfig& config);
+void read_ernie4_5_moe_layers(const Section& top, ModelConfig& config);
+void read_qwen3_vl_moe_layers(const Section& top, ModelConfig& config);
+void read_ernie4_5_layers(const Section& top, ModelConfig& config);
+void read_exaone4_layers(const Section& top, ModelConfig& config);
+void read_glm_layers(const Section& top, ModelConfig& config);
 void read_phi3_layers(const Section& top, ModelConfig& config);
 void read_opt_layers(const Section& top, ModelConfig& config);
 

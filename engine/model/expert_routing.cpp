@@ -48,6 +48,7 @@ class Chooser {
         double sum = experts_.score == RouterScore::sigmoid ? 1e-20 : 0;  // as transformers: all scores may be zero
         if (experts_.normalized) {
             for (const std::int32_t expert : chosen) sum += scores_[expert];
+            if (is_corrected_softmax()) sum = std::max(sum, 1e-12);  // as transformers
         } else if (experts_.score == RouterScore::softmax) {
             for (const double score : scores_) sum += score;
         } else {
@@ -71,16 +72,30 @@ class Chooser {
             highest = std::max(highest, ranks_[e]);
         }
         is_bad_ = is_bad_ || std::isinf(highest);
-        for (std::size_t e = 0; e < logits.size() && !is_bad_; ++e) {
-            if (experts_.score == RouterScore::softmax) {
+        if (is_bad_) return;
+        if (experts_.score == RouterScore::sigmoid) {
+            for (std::size_t e = 0; e < logits.size(); ++e) scores_[e] = sigmoid(ranks_[e]);
+        } else {
+            for (std::size_t e = 0; e < logits.size(); ++e)
                 scores_[e] = kernels::scalar::exp_nonpositive(ranks_[e] - highest);
-                continue;
-            }
-            scores_[e] = sigmoid(ranks_[e]);
+        }
+        if (is_corrected_softmax()) {
+            const double sum = std::accumulate(scores_.begin(), scores_.end(), 0.0);
+            for (double& score : scores_) score /= sum;
+        }
+        if (experts_.score == RouterScore::sigmoid || is_corrected_softmax()) rank_by_scores();
+    }
+
+    [[nodiscard]] bool is_corrected_softmax() const {
+        return experts_.score == RouterScore::softmax && !correction_.empty();
+    }
+
+    void rank_by_scores() {
+        for (std::size_t e = 0; e < scores_.size(); ++e) {
             ranks_[e] = scores_[e] + (correction_.empty() ? 0 : double{correction_[e]});
             if (!std::isnan(ranks_[e])) continue;
             is_bad_ = true;
-            ranks_[e] = lowest;
+            ranks_[e] = -std::numeric_limits<double>::infinity();
         }
     }
 

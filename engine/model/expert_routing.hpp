@@ -22,10 +22,10 @@ struct ExpertRouting {
     std::vector<kernels::WeightedRow> terms;
 };
 
-/// Each row goes to the experts with its highest logits (RouterScore::sigmoid: scores plus `correction`), in the best
-/// groups if there are several; of equal ones the lower wins, and NaN counts as -infinity. Weights are experts.scale
-/// times the scores, which sum to 1 over the chosen ones if `experts.normalized`; NaN in a row that has NaN or
-/// +infinity. Then they are multiplied by the experts' `scales`, if there are any. logits: [rows,
+/// Each row goes to the experts with its highest logits (ExpertConfig::corrected: scores plus `correction`), in the
+/// best groups if there are several; of equal ones the lower wins, and NaN counts as -infinity. Weights are
+/// experts.scale times the scores, which sum to 1 over the chosen ones if `experts.normalized`; NaN in a row that has
+/// NaN or +infinity. Then they are multiplied by the experts' `scales`, if there are any. logits: [rows,
 /// ExpertConfig::num_logits], correction and scales: [experts], host memory.
 ExpertRouting route(std::span<const float> logits, const ExpertConfig& experts, std::span<const float> correction = {},
                     std::span<const float> scales = {});

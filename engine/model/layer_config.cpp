@@ -167,10 +167,8 @@ void read_seed_oss_layers(const Section& top, ModelConfig& config) {
     layer.output_bias = top.flag("attention_out_bias");
 }
 
-/// Granite: Llama with factors on embeddings, blocks, scores and logits.
-void read_granite_layers(const Section& top, ModelConfig& config) {
+void read_granite_factors(const Section& top, ModelConfig& config) {
     constexpr double highest = 1e6;
-    read_llama_layers(top, config);
     LayerConfig& layer = config.layers.front();
     config.embedding_scale = top.positive_or("embedding_multiplier", 1.0, highest);
     config.logits_scale = 1.0 / top.positive_or("logits_scaling", 1.0, highest);
@@ -180,15 +178,59 @@ void read_granite_layers(const Section& top, ModelConfig& config) {
     layer.rope.score_scale = scores * std::sqrt(static_cast<double>(config.head_dim));
 }
 
-/// GLM-4: norms before and after each block.
-void read_glm4_layers(const Section& top, ModelConfig& config) {
+/// Granite: Llama with factors on embeddings, blocks, scores and logits.
+void read_granite_layers(const Section& top, ModelConfig& config) {
+    read_llama_layers(top, config);
+    read_granite_factors(top, config);
+}
+
+/// GLM-4-9b.
+void read_glm_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
     config.norm_eps = top.positive_or("rms_norm_eps", 1.5625e-7, 1.0);
     config.files.fused_gate_up = true;
     LayerConfig& layer = config.layers.front();
-    layer.norm_place = NormPlace::both;
     layer.qkv_bias = top.flag_or("attention_bias", true);
     layer.rope.interleaved = true;
+}
+
+/// GLM-4-0414: norms before and after each block.
+void read_glm4_layers(const Section& top, ModelConfig& config) {
+    read_glm_layers(top, config);
+    config.layers.front().norm_place = NormPlace::both;
+}
+
+/// ERNIE 4.5.
+void read_ernie4_5_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 5e5);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = layer.mlp_bias = top.flag("use_bias");
+    layer.rope.interleaved = true;
+}
+
+/// The attention of EXAONE 4: beside layers with a window, those without are not rotated (NoPE).
+void read_exaone_attention(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().head_norm = true;
+    const std::int64_t window = window_of(top, 4096);
+    if (window == 0) return read_windows(top, 0, config);
+    const bool by_name = top.find("layer_types") != nullptr;  // beside which published patterns are texts
+    const std::int64_t pattern = by_name ? 1 : top.size_or("sliding_window_pattern", 4, max_layers);
+    set_windows(top, window,
+                windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % pattern != 0; }),
+                config);
+    for (LayerConfig& layer : config.layers) {
+        if (layer.attention_window == 0) layer.rope = {.scaling = RopeScaling::none};
+    }
+}
+
+/// EXAONE 4: norms on the outputs of blocks.
+void read_exaone4_layers(const Section& top, ModelConfig& config) {
+    read_exaone_attention(top, config);
+    for (LayerConfig& layer : config.layers) layer.norm_place = NormPlace::output;
 }
 
 /// OLMo 2: norms on all heads of q and of k, and on the outputs of blocks.

@@ -86,7 +86,7 @@ void read_qwen3_5_moe_layers(const Section& top, ModelConfig& config) {
     if (top.size_or("decoder_sparse_step", 1, max_layers) != 1) top.refuse("decoder_sparse_step", "1");
     if (const Json* layers = top.find(dense); layers != nullptr && *layers != Json::array())
         top.refuse(dense, "an empty array");
-    experts.stacked = experts.by_rows = true;
+    experts.stack = ExpertStack::rows;
     for (LayerConfig& layer : config.layers) layer.experts = experts;
 }
 
@@ -100,6 +100,77 @@ void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
     set_experts(top, experts, config);
 }
 
+/// Qwen3-VL's text model with experts in stacks, column by column as published; ModelConfig::load looks into the files.
+void read_qwen3_vl_moe_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_moe_layers(top, config);
+    for (LayerConfig& layer : config.layers) {
+        if (layer.experts.count == 0) continue;
+        layer.experts.stack = ExpertStack::columns;
+        layer.experts.normalized = true;
+    }
+}
+
+/// OLMoE: norms on all heads of q and of k.
+void read_olmoe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    if (top.find("clip_qkv") != nullptr) top.refuse("clip_qkv", "null: clipped projections are not in this version");
+    LayerConfig& layer = config.layers.front();
+    layer.whole_norm = true;
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.experts = read_experts(top, config, "num_experts", 64, 8);
+    layer.experts.normalized = top.flag("norm_topk_prob");
+    config.expert_intermediate_size = config.intermediate_size;
+}
+
+namespace {
+
+/// Granite's experts, in stacks.
+void read_granite_experts(const Section& top, ModelConfig& config) {
+    ExpertConfig& experts = config.layers.front().experts;
+    experts = read_experts(top, config, "num_local_experts", 8, 2);
+    experts.stack = ExpertStack::rows;
+    config.expert_intermediate_size = config.intermediate_size;
+}
+
+}  // namespace
+
+/// Granite 3 with experts.
+void read_granitemoe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.layers.front().qkv_bias = config.layers.front().output_bias = top.flag("attention_bias");
+    read_granite_factors(top, config);
+    read_granite_experts(top, config);
+}
+
+/// Granite 4 with attention in all layers: an MLP in each, which the files call shared, and experts beside it if there
+/// are any.
+void read_granitemoehybrid_layers(const Section& top, ModelConfig& config) {
+    constexpr std::string_view types = "layer_types", experts = "num_local_experts", rope = "position_embedding_type";
+    const Json* kinds = top.find(types);
+    const auto attends = [](const Json& kind) { return kind == "attention" || kind == full_attention; };
+    if (kinds == nullptr || !kinds->is_array() || std::ssize(*kinds) != config.num_layers ||
+        !std::all_of(kinds->begin(), kinds->end(), attends))
+        throw InputError(top.file, top.field(types), R"("attention" for each layer)",
+                         kinds == nullptr ? "nothing" : "others",
+                         "Mamba layers, as in Granite 4 H, are not in this version");
+    read_common(top, config);
+    config.files.fused_gate_up = true;
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    const std::string positions = top.text_or(rope, "nope");
+    if (positions != "rope" && positions != "nope") top.refuse(rope, R"("rope", "nope" or null)");
+    if (positions == "nope") layer.rope = {.scaling = RopeScaling::none};
+    read_granite_factors(top, config);
+    const std::int64_t shared = top.size_or("shared_intermediate_size", 1024, max_intermediate_size);
+    if (top.find(experts) != nullptr && *top.find(experts) == 0) {
+        config.intermediate_size = shared;
+        return;
+    }
+    read_granite_experts(top, config);
+    config.shared_intermediate_size = shared;
+}
+
 void read_mixtral_layers(const Section& top, ModelConfig& config) {
     read_common(top, config, 1e6);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
@@ -110,11 +181,13 @@ void read_mixtral_layers(const Section& top, ModelConfig& config) {
 
 namespace {
 
-/// What a class of transformers fills in if config.json lacks it.
+/// What a class of transformers fills in if config.json lacks it, and how its keys are called.
 struct RoutedDefaults {
     std::int64_t experts, per_token, width, shared, first_dense;
     std::int64_t groups = 1, best_groups = 1;
     double scale = 1.0;
+    std::string_view count_key = "n_routed_experts", shared_key = "n_shared_experts";
+    std::string_view scale_key = "routed_scaling_factor";
 };
 
 /// The groups of experts from which those of a row are chosen.
@@ -125,7 +198,7 @@ void read_expert_groups(const Section& top, const RoutedDefaults& defaults, Expe
     const std::int64_t size = experts.count / experts.num_groups;
     const bool two = experts.score == RouterScore::sigmoid && experts.num_groups > 1;
     if (experts.count % experts.num_groups != 0 || (two && size < 2))
-        top.refuse(groups, "a divisor of n_routed_experts = " + std::to_string(experts.count) +
+        top.refuse(groups, "a divisor of " + std::string(defaults.count_key) + " = " + std::to_string(experts.count) +
                                (two ? ", with two experts or more in a group" : ""));
     if (experts.best_groups > experts.num_groups || experts.best_groups * size < experts.per_token)
         top.refuse(best, "at most n_group = " + std::to_string(experts.num_groups) +
@@ -135,13 +208,14 @@ void read_expert_groups(const Section& top, const RoutedDefaults& defaults, Expe
 
 /// Layers of experts with a shared one, as DeepSeek has them. `experts`: what is the same in the whole family.
 void read_routed_layers(const Section& top, const RoutedDefaults& defaults, ExpertConfig kind, ModelConfig& config) {
-    ExpertConfig experts = read_experts(top, config, "n_routed_experts", defaults.experts, defaults.per_token);
+    ExpertConfig experts = read_experts(top, config, defaults.count_key, defaults.experts, defaults.per_token);
     experts.score = kind.score;
+    experts.corrected = kind.score == RouterScore::sigmoid;
     experts.normalized = kind.normalized;
-    experts.scale = top.positive_or("routed_scaling_factor", defaults.scale, 1e6);
+    experts.scale = top.positive_or(defaults.scale_key, defaults.scale, 1e6);
     read_expert_groups(top, defaults, experts);
     const std::int64_t width = top.size_or("moe_intermediate_size", defaults.width, max_intermediate_size);
-    const std::int64_t shared = get_int_or(top.json, "n_shared_experts", defaults.shared, 0,
+    const std::int64_t shared = get_int_or(top.json, defaults.shared_key, defaults.shared, 0,
                                            max_intermediate_size / width, top.file, top.within);
     const std::int64_t dense =
         get_int_or(top.json, "first_k_dense_replace", defaults.first_dense, 0, max_layers, top.file, top.within);
@@ -152,6 +226,23 @@ void read_routed_layers(const Section& top, const RoutedDefaults& defaults, Expe
     config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
     for (auto at = static_cast<std::size_t>(dense); at < config.layers.size(); ++at)
         config.layers[at].experts = experts;
+}
+
+/// Where layers with experts are named, too.
+void check_mlp_types(const Section& top, const ModelConfig& config) {
+    const Json* types = top.find("mlp_layer_types");
+    if (types == nullptr) return;
+    Json expected = Json::array();
+    for (std::int64_t at = 0; at < config.num_layers; ++at)
+        expected.push_back(config.layer(at).experts.count > 0 ? "sparse" : "dense");
+    if (*types != expected) top.refuse("mlp_layer_types", R"("dense" for the first layers, and "sparse")");
+}
+
+/// How many of the first layers have no experts, where layers are named; else `fallback`.
+std::int64_t first_dense_of(const Section& top, std::int64_t fallback) {
+    const Json* types = top.find("mlp_layer_types");
+    if (types == nullptr || !types->is_array()) return fallback;
+    return std::find(types->begin(), types->end(), "sparse") - types->begin();
 }
 
 /// Latent attention (MLA). `config` has the sizes, and one layer.
@@ -200,6 +291,86 @@ void read_glm4_moe_layers(const Section& top, ModelConfig& config) {
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
 }
 
+/// dots.llm1: the attention of Qwen3, the experts of DeepSeek-V3. Layers from max_window_layers on have the window.
+void read_dots1_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config);
+    const std::int64_t window = window_of(top, 4096);
+    const std::int64_t first = get_int_or(top.json, "max_window_layers", 62, 0, max_layers, top.file, top.within);
+    set_windows(
+        top, window,
+        windowed_layers(top, config.num_layers, [&](std::int64_t layer) { return window > 0 && layer >= first; }),
+        config);
+    read_routed_layers(top, {.experts = 0, .per_token = 0, .width = 1408, .shared = 0, .first_dense = 0},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag("norm_topk_prob")}, config);
+}
+
+/// Solar Open: the layers of GLM-4.5, all with experts.
+void read_solar_open_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().qkv_bias = top.flag("attention_bias");
+    read_routed_layers(top, {.experts = 128, .per_token = 8, .width = 1280, .shared = 1, .first_dense = 0},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+}
+
+/// K-EXAONE: the attention of EXAONE 4, norms before blocks.
+void read_exaone_moe_layers(const Section& top, ModelConfig& config) {
+    read_exaone_attention(top, config);
+    read_routed_layers(top,
+                       {.experts = 64,
+                        .per_token = 8,
+                        .width = 1024,
+                        .shared = 1,
+                        .first_dense = first_dense_of(top, 1),
+                        .scale = 2.5,
+                        .count_key = "num_experts",
+                        .shared_key = "num_shared_experts"},
+                       {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+    check_mlp_types(top, config);
+}
+
+/// Hy3.
+void read_hy_v3_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().rope = read_rope(rope_section(top), top, config, 11158840.0);
+    read_routed_layers(top,
+                       {.experts = 192,
+                        .per_token = 8,
+                        .width = 1536,
+                        .shared = 1,
+                        .first_dense = first_dense_of(top, 1),
+                        .scale = 2.826,
+                        .count_key = "num_experts",
+                        .shared_key = "num_shared_experts",
+                        .scale_key = "router_scaling_factor"},
+                       {.score = RouterScore::sigmoid}, config);
+    check_mlp_types(top, config);
+}
+
+/// ERNIE 4.5 with experts, in every so many layers of a range.
+void read_ernie4_5_moe_layers(const Section& top, ModelConfig& config) {
+    const auto place = [&](std::string_view key, std::int64_t fallback) {
+        return get_int_or(top.json, key, fallback, -1, max_layers, top.file, top.within);
+    };
+    read_ernie4_5_layers(top, config);
+    if (top.flag("use_bias")) top.refuse("use_bias", "false");
+    ExpertConfig experts = read_experts(top, config, "moe_num_experts", 64, 6, "moe_k");
+    experts.corrected = true;
+    const std::int64_t width = top.size_or("moe_intermediate_size", 1536, max_intermediate_size);
+    const std::int64_t shared =
+        get_int_or(top.json, "moe_num_shared_experts", 2, 0, max_intermediate_size / width, top.file, top.within);
+    const std::int64_t first = place("moe_layer_start_index", 1), last = place("moe_layer_end_index", -1);
+    const std::int64_t step = top.size_or("moe_layer_interval", 1, max_layers);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        if (at < first || (last >= 0 && at > last) || (at + 1) % step != 0) continue;
+        config.layers[static_cast<std::size_t>(at)].experts = experts;
+        config.expert_intermediate_size = width;
+        config.shared_intermediate_size = shared * width;
+    }
+}
+
 /// DeepSeek-V2: experts by softmax.
 void read_deepseek_v2_layers(const Section& top, ModelConfig& config) {
     read_latent_attention(top, {1536, 512, 128, 64, 128}, config);
@@ -237,12 +408,7 @@ void read_glm4_moe_lite_layers(const Section& top, ModelConfig& config) {
     read_latent_attention(top, {768, 512, 192, 64, 256}, config);
     read_routed_layers(top, {.experts = 64, .per_token = 4, .width = 1536, .shared = 1, .first_dense = 1, .scale = 1.8},
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
-    const Json* types = top.find("mlp_layer_types");
-    if (types == nullptr) return;
-    Json expected = Json::array();
-    for (std::int64_t at = 0; at < config.num_layers; ++at)
-        expected.push_back(config.layer(at).experts.count > 0 ? "sparse" : "dense");
-    if (*types != expected) top.refuse("mlp_layer_types", R"("dense" for the first layers, and "sparse")");
+    check_mlp_types(top, config);
 }
 
 /// MiniMax-M2: norms on all heads of q and of k, and the router of DeepSeek-V3 without groups.
@@ -259,6 +425,7 @@ void read_minimax_m2_layers(const Section& top, ModelConfig& config) {
     ExpertConfig& experts = config.layers.front().experts;
     experts = read_experts(top, config, "num_local_experts", 256, 8);
     experts.score = RouterScore::sigmoid;
+    experts.corrected = true;
     config.expert_intermediate_size = config.intermediate_size;
 }
 
@@ -277,7 +444,8 @@ void read_gpt_oss_layers(const Section& top, ModelConfig& config) {
     layer.activation = Activation::swiglu_oai;
     layer.sinks = true;
     layer.experts = read_experts(top, config, "num_local_experts", 128, 4);
-    layer.experts.bias = layer.experts.stacked = true;
+    layer.experts.bias = true;
+    layer.experts.stack = ExpertStack::alternating;
     config.expert_intermediate_size = config.intermediate_size;
     set_windows(top, window_of(top, 128),
                 windowed_layers(top, config.num_layers, [](std::int64_t at) { return at % 2 == 0; }), config);

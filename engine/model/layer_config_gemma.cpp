@@ -89,7 +89,8 @@ void read_gemma4_experts(const Section& top, ModelConfig& config) {
         top.refuse("num_experts", "at most " + std::to_string(max_all_experts) + " experts in all layers");
     if (experts.per_token > experts.count)
         top.refuse("top_k_experts", "at most num_experts = " + std::to_string(experts.count));
-    experts.stacked = experts.by_rows = experts.own_norms = true;
+    experts.stack = ExpertStack::rows;
+    experts.own_norms = true;
     config.expert_intermediate_size = top.size("moe_intermediate_size", max_intermediate_size);
     config.shared_intermediate_size = config.intermediate_size;
 }

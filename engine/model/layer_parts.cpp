@@ -54,15 +54,17 @@ void set_ropes(const std::vector<bool>& windowed, const RopeConfig& rope, ModelC
 }
 
 ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::string_view count_key,
-                          std::int64_t default_count, std::int64_t default_per_token) {
+                          std::int64_t default_count, std::int64_t default_per_token, std::string_view per_token_key) {
+    const auto size = [&](std::string_view key, std::int64_t fallback) {
+        return fallback > 0 ? top.size_or(key, fallback, max_experts) : top.size(key, max_experts);
+    };
     ExpertConfig experts;
-    experts.count = top.size_or(count_key, default_count, max_experts);
+    experts.count = size(count_key, default_count);
     if (config.num_layers * experts.count > max_all_experts)
         top.refuse(count_key, "at most " + std::to_string(max_all_experts) + " experts in all layers");
-    constexpr std::string_view key = "num_experts_per_tok";
-    experts.per_token = top.size_or(key, default_per_token, max_experts);
+    experts.per_token = size(per_token_key, default_per_token);
     if (experts.per_token > experts.count)
-        top.refuse(key, "at most " + std::string(count_key) + " = " + std::to_string(experts.count));
+        top.refuse(per_token_key, "at most " + std::string(count_key) + " = " + std::to_string(experts.count));
     return experts;
 }
 

@@ -29,9 +29,10 @@ Section of_kind(const Section& shared, std::string_view kind);
 /// Gives `rope` to the layers that are `windowed`.
 void set_ropes(const std::vector<bool>& windowed, const RopeConfig& rope, ModelConfig& config);
 
-/// How many experts there are, `count_key`, and how many a token has.
+/// How many experts there are, `count_key`, and how many a token has. Defaults of 0: they must be there.
 ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::string_view count_key,
-                          std::int64_t default_count, std::int64_t default_per_token);
+                          std::int64_t default_count, std::int64_t default_per_token,
+                          std::string_view per_token_key = "num_experts_per_tok");
 
 /// Whether embeddings are tied, and the RoPE of all layers.
 void read_common(const Section& top, ModelConfig& config, double default_theta = 1e4);
@@ -41,6 +42,12 @@ void read_llama_attention(const Section& top, ModelConfig& config, double defaul
 
 /// read_common, with the biases and norms of Qwen3.
 void read_qwen3_attention(const Section& top, ModelConfig& config);
+
+/// The factors of Granite.
+void read_granite_factors(const Section& top, ModelConfig& config);
+
+/// The attention of EXAONE 4: all layers but for their MLPs and the places of norms.
+void read_exaone_attention(const Section& top, ModelConfig& config);
 
 /// Windows in all layers, but those that layer_types names otherwise.
 void read_windows(const Section& top, std::int64_t window, ModelConfig& config);

@@ -40,10 +40,19 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     for (const bool value : {layer.qkv_bias, layer.output_bias, layer.head_norm, layer.rope.truncate})
         writer.put(value);
     if (config.rope().query_growth != 0.0) writer.put(config.rope().query_growth);
-    const bool is_granite = config.model_type == "granite";
+    const bool is_granite = config.model_type.starts_with("granite");
     if (is_granite)
         for (const double value : {layer.rope.score_scale, layer.block_scale, config.logits_scale}) writer.put(value);
     if (is_granite || config.model_type == "smollm3" || config.model_type == "seed_oss") writer.put(layer.mlp_bias);
+}
+
+/// Families whose fingerprints are from before put_blocks, and stay valid.
+bool is_early(const std::string& model_type) {
+    const std::string_view early[] = {
+        "llama",       "qwen2",   "qwen3",         "qwen3_moe",   "qwen3_5_text", "qwen3_5",          "qwen3_next",
+        "mistral",     "mixtral", "gemma3_text",   "gemma3",      "gemma4_text",  "gemma4",           "phi3",
+        "deepseek_v2", "kimi_k2", "glm4_moe_lite", "qwen3_5_moe", "deepseek_v3",  "qwen3_5_moe_text", "opt"};
+    return std::find(std::begin(early), std::end(early), model_type) != std::end(early);
 }
 
 void put_gemma4(const ModelConfig& config, ByteWriter& writer) {
@@ -114,9 +123,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
              {linear.num_key_heads, linear.num_value_heads, linear.key_dim, linear.value_dim, linear.taps})
             writer.put(value);
     }
-    const std::string_view later[] = {"mistral3", "gpt_oss", "glm4_moe", "ministral3", "smollm3",    "seed_oss",
-                                      "granite",  "glm4",    "olmo2",    "olmo3",      "minimax_m2", "qwen2_moe"};
-    if (std::find(std::begin(later), std::end(later), config.model_type) != std::end(later)) put_blocks(config, writer);
+    if (!is_early(config.model_type)) put_blocks(config, writer);
     if (config.model_type.starts_with("gemma4")) put_gemma4(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

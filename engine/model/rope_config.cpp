@@ -10,7 +10,8 @@ namespace {
 RopeScaling scaling_of(const Section& rope, const ModelConfig& model) {
     const std::string_view key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
     const std::string type = rope.text_or(key, "default");
-    if (type == "default") return RopeScaling::standard;
+    if (type == "default" || (type == "mrope" && architecture_of(model).folder.may_be_mrope))
+        return RopeScaling::standard;
     if (type == "linear") return RopeScaling::linear;
     if (type == "llama3") return RopeScaling::llama3;
     if (type == "longrope" || type == "su") return RopeScaling::longrope;

@@ -62,8 +62,8 @@ struct Misfit {
 Misfit misfit_of(const std::string& part, const ExpertConfig& experts) {
     std::int64_t number = -1;
     std::from_chars(part.data(), part.data() + part.size(), number);
-    if (experts.stacked && number >= 0) return {"one tensor for all experts", "one for each", ""};
-    if (!experts.stacked && number < 0)
+    if (experts.stacked() && number >= 0) return {"one tensor for all experts", "one for each", ""};
+    if (!experts.stacked() && number < 0)
         return {"a tensor for each expert, numbered from 0", "one for all", "save the model in its published form"};
     if (number >= experts.count)
         return {"experts 0 to " + std::to_string(experts.count - 1) + ", as config.json says",
@@ -111,7 +111,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (!config.has_latent_attention() && contradicts_config(name.substr(layer.size()), view, names, kind))
                 faults.push_back(
                     InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
-            if (kind.experts.stacked && tensors.contains(name + "_blocks"))
+            if (kind.experts.stacked() && tensors.contains(name + "_blocks"))
                 faults.push_back(
                     InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
             if (!name.starts_with(experts)) continue;

@@ -49,11 +49,57 @@ TensorNames latent() {
     return names;
 }
 
-TensorNames glm4() {
+TensorNames fused_gate_up() {
     TensorNames names;
+    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
+TensorNames glm4() {
+    TensorNames names = fused_gate_up();
     names.attention_out_norm = "post_self_attn_layernorm";
     names.mlp_out_norm = "post_mlp_layernorm";
-    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
+/// Granite's experts.
+TensorNames granite_moe() {
+    TensorNames names;
+    names.router = "block_sparse_moe.router.layer";
+    names.experts = "block_sparse_moe.";
+    names.stacked_up = "input_linear.weight";
+    names.expert_down = "output_linear.weight";
+    return names;
+}
+
+/// All layers of Granite 4 have a shared MLP.
+TensorNames granite4() {
+    TensorNames names = granite_moe();
+    names.up = names.shared_up = {"shared_mlp.input_linear"};
+    names.down = names.shared_down = "shared_mlp.output_linear";
+    return names;
+}
+
+TensorNames ernie_moe() {
+    TensorNames names;
+    names.score_correction = "mlp.moe_statics.e_score_correction_bias";
+    names.has_one_group_of_corrections = true;
+    return names;
+}
+
+TensorNames exaone_moe() {
+    TensorNames names;
+    names.score_correction = "mlp.e_score_correction_bias";
+    return names;
+}
+
+TensorNames hy3() {
+    TensorNames names;
+    names.router = "mlp.router.gate";
+    names.score_correction = "mlp.expert_bias";
+    names.shared_up = {"mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"};
+    names.shared_down = "mlp.shared_mlp.down_proj";
+    names.any_shared = "mlp.shared_mlp";
     return names;
 }
 
@@ -92,10 +138,9 @@ TensorNames olmo() {
 }
 
 TensorNames phi3() {
-    TensorNames names;
+    TensorNames names = fused_gate_up();
     names.query = "self_attn.qkv_proj";
     names.key = names.value = "";
-    names.up = {"mlp.gate_up_proj"};
     return names;
 }
 
@@ -151,13 +196,20 @@ const TensorNames& tensor_names(const ModelConfig& config) {
     static const std::string with_images = "model.language_model.";
     static const TensorNames llama, of_latent = with_numbered_mtp(latent());
     static const std::map<std::string, TensorNames> by_type = {
+        {"ernie4_5_moe", ernie_moe()},
+        {"exaone4", olmo()},
+        {"exaone_moe", exaone_moe()},
         {"gemma3", with_head_below(gemma3())},
         {"gemma3_text", gemma3()},
         {"gemma4", gemma4(with_images)},
         {"gemma4_text", gemma4("model.")},
+        {"glm", fused_gate_up()},
         {"glm4", glm4()},
         {"glm4_moe", with_numbered_mtp({})},
         {"gpt_oss", gpt_oss()},
+        {"granitemoe", granite_moe()},
+        {"granitemoehybrid", granite4()},
+        {"hy_v3", hy3()},
         {"minimax_m2", mixtral()},
         {"mistral3", with_head_below({})},
         {"mixtral", mixtral()},
@@ -166,6 +218,8 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"opt", opt()},
         {"phi3", phi3()},
         {"qwen2_moe", qwen_moe()},
+        {"qwen3_vl", decoder_below(with_images, {})},
+        {"qwen3_vl_moe", decoder_below(with_images, {})},
         {"qwen3_5", with_mtp(decoder_below(with_images, {}))},
         {"qwen3_5_moe", with_mtp(decoder_below(with_images, qwen_moe()))},
         {"qwen3_5_moe_text", with_mtp(qwen_moe())},

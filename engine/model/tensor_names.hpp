@@ -47,10 +47,11 @@ struct TensorNames {
 
     std::string router = "mlp.gate";
     std::string score_correction = "mlp.gate.e_score_correction_bias";  ///< the whole name
+    bool has_one_group_of_corrections = false;                          ///< its shape is [1, experts]
     std::string experts = "mlp.experts.";                               ///< prefix of each one's number
     std::vector<std::string> expert_up = {"gate_proj", "up_proj"};
     std::string expert_down = "down_proj";
-    std::string stacked_up = "gate_up_proj";  ///< ExpertConfig::stacked, instead of expert_up
+    std::string stacked_up = "gate_up_proj";  ///< ExpertConfig::stack, instead of expert_up
     /// ModelConfig::shared_intermediate_size.
     std::vector<std::string> shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
     std::string shared_down = "mlp.shared_experts.down_proj";

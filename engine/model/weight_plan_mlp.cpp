@@ -44,8 +44,7 @@ class MlpPlanner {
             rows.push_back(rows_of(layer_.from + names_.shared_gate + ".weight", 1, config_.hidden_size, 0, 1));
         plans_.column_parallel(layer_.name + "router", layer_.weights.router, kernels::act_type(plans_.types.layers),
                                std::move(rows));
-        if (experts_.score == RouterScore::sigmoid)
-            vector("score_correction", layer_.weights.score_correction, names_.score_correction, experts_.count);
+        if (experts_.corrected) add_score_correction();
         if (experts_.bias) vector("router_bias", layer_.weights.router_bias, names_.router + ".bias", experts_.count);
     }
 
@@ -71,6 +70,12 @@ class MlpPlanner {
     }
 
   private:
+    void add_score_correction() {
+        TensorPart part = whole(layer_.from + names_.score_correction, experts_.count);
+        if (names_.has_one_group_of_corrections) part.stack = {.count = 1};
+        plans_.vector(layer_.name + "score_correction", layer_.weights.score_correction, {std::move(part)});
+    }
+
     void add_mlp(const std::vector<std::string>& up, const std::string& down, MlpWidth width) {
         plans_
             .column_parallel(layer_.name + "gate_up", layer_.weights.gate_up, plans_.types.layers,
@@ -81,16 +86,17 @@ class MlpPlanner {
     }
 
     void add_expert(std::int64_t number) {
+        const bool stacked = experts_.stacked();
         const std::string name = layer_.name + "experts." + std::to_string(number) + ".";
-        const std::string from = layer_.from + names_.experts + (experts_.stacked ? "" : std::to_string(number) + ".");
-        const StackPlace place{experts_.stacked ? experts_.count : 0, number, experts_.by_rows};
+        const std::string from = layer_.from + names_.experts + (stacked ? "" : std::to_string(number) + ".");
+        const StackPlace place{stacked ? experts_.count : 0, number, experts_.stack == ExpertStack::rows};
         Expert& expert = layer_.weights.experts[static_cast<std::size_t>(number)];
         plans_.column_parallel(name + "gate_up", expert.gate_up, plans_.types.layers,
-                               experts_.stacked
+                               stacked
                                    ? stacked_gate_up(from + names_.stacked_up, config_.hidden_size, place)
                                    : gate_up(from, names_.expert_up, ".weight", config_.hidden_size, expert_width_));
         plans_
-            .row_parallel(name + "down", expert.down, from + names_.expert_down + (experts_.stacked ? "" : ".weight"),
+            .row_parallel(name + "down", expert.down, from + names_.expert_down + (stacked ? "" : ".weight"),
                           expert_width_.whole, expert_width_.local)
             .parts.front()
             .stack = place;
@@ -111,18 +117,19 @@ class MlpPlanner {
         plans_.vector(layer_.name + "experts_down_bias", layer_.weights.experts_down_bias, std::move(down));
     }
 
-    /// Gate rows, then up rows, of a stack's matrix, in which they alternate unless it is stored by rows.
+    /// Gate rows, then up rows, of a stack's matrix.
     [[nodiscard]] std::vector<TensorPart> stacked_gate_up(const std::string& tensor, std::int64_t columns,
                                                           StackPlace place) const {
         const MlpWidth width = expert_width_;
+        const bool alternate = experts_.stack == ExpertStack::alternating;
         std::vector<TensorPart> parts;
         for (const std::int64_t first : {0, 1}) {
             const std::int64_t mine = split_.rank * width.local;
             TensorPart& part =
                 parts.emplace_back(rows_of(tensor, 2 * width.whole, columns,
-                                           place.by_rows ? first * width.whole + mine : 2 * mine + first, width.local));
-            part.row_step = place.by_rows ? 1 : 2;
-            part.end_row = place.by_rows ? (first + 1) * width.whole : 0;
+                                           alternate ? 2 * mine + first : first * width.whole + mine, width.local));
+            part.row_step = alternate ? 2 : 1;
+            part.end_row = alternate ? 0 : (first + 1) * width.whole;
             part.stack = place;
         }
         return parts;

@@ -62,8 +62,8 @@ struct LayerWeights {
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
     kernels::Buffer sinks;                                           // f32 [heads]; empty if the model has none
     // If the layer has experts, gate_up and down are those of the shared expert, or empty. The experts' biases are f32
-    // [experts, outputs]; the score correction, f32 [experts], is that of RouterScore::sigmoid; empty if the model has
-    // none.
+    // [experts, outputs]; the score correction, f32 [experts], is that of ExpertConfig::corrected; empty if the model
+    // has none.
     kernels::Matrix router;  // [experts, hidden], replicated
     kernels::Buffer router_bias, score_correction, experts_up_bias, experts_down_bias;
     // With ExpertConfig::own_norms. The router's gain includes hidden^-1/2; expert_scales: f32 [experts].

@@ -78,7 +78,7 @@ ModelConfig gpt_oss_20b() {
     engine::LayerConfig& layer = config.layers.front();
     layer.activation = engine::Activation::swiglu_oai;
     layer.qkv_bias = layer.output_bias = layer.sinks = true;
-    layer.experts = {.count = 32, .per_token = 4, .bias = true, .stacked = true};
+    layer.experts = {.count = 32, .per_token = 4, .bias = true, .stack = engine::ExpertStack::alternating};
     layer.rope.theta = 150000;
     config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
     for (std::size_t at = 0; at < config.layers.size(); at += 2) config.layers[at].attention_window = 128;

@@ -13,15 +13,7 @@
 namespace longhaul::engine {
 namespace {
 
-using testing::load;
-
-/// A config of another family: its model_type and class, over the Llama's sizes.
-ModelConfig load_family(const std::string& model_type, const std::string& class_name, const std::string& change) {
-    const Json names = {{"model_type", model_type}, {"architectures", {class_name}}};
-    Json changed = Json::parse(change);
-    changed.update(names);
-    return load(changed.dump());
-}
+using testing::load_family;
 
 TEST(ConfigFamilies, Qwen3HasNormsOnEveryHead) {
     const ModelConfig config = load_family("qwen3", "Qwen3ForCausalLM", "{}");
@@ -192,111 +184,6 @@ TEST(ConfigFamilies, Phi3RotatesAPartOfAHead) {
     EXPECT_EQ(config.layer(0).attention_window, 0) << "longer than the context";
 }
 
-TEST(ConfigFamilies, Qwen3MoeNamesTheLayersWithoutExperts) {
-    const auto load_moe = [](const std::string& change) {
-        return load_family("qwen3_moe", "Qwen3MoeForCausalLM", change);
-    };
-    const ModelConfig published = load_moe(R"({"num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true,
-        "moe_intermediate_size": 48, "decoder_sparse_step": 1, "mlp_only_layers": [], "head_dim": 16})");
-    EXPECT_TRUE(published.has_experts());
-    EXPECT_EQ(published.expert_intermediate_size, 48);
-    EXPECT_EQ(published.layer(0).experts.count, 16);
-    EXPECT_EQ(published.layer(1).experts.per_token, 4);
-    EXPECT_TRUE(published.layer(1).experts.normalized);
-    EXPECT_TRUE(published.layer(1).head_norm);
-    EXPECT_EQ(published.head_dim, 16);
-
-    const ModelConfig mixed = load_moe(R"({"num_local_experts": 4, "num_experts_per_tok": 1, "num_hidden_layers": 5,
-        "decoder_sparse_step": 2, "mlp_only_layers": [3]})");
-    std::vector<std::int64_t> counts;
-    for (std::int64_t at = 0; at < 5; ++at) counts.push_back(mixed.layer(at).experts.count);
-    EXPECT_EQ(counts, (std::vector<std::int64_t>{0, 4, 0, 0, 0}));
-    EXPECT_FALSE(mixed.layer(1).experts.normalized);
-    EXPECT_EQ(mixed.expert_intermediate_size, 768) << "the class's default";
-
-    const ModelConfig windows = load_moe(R"({"use_sliding_window": true, "sliding_window": 99})");
-    EXPECT_EQ(windows.layer(0).attention_window, 99) << "in all layers, unlike Qwen3's";
-    EXPECT_EQ(load_moe(R"({"sliding_window": 99})").layer(1).attention_window, 0);
-}
-
-TEST(ConfigFamilies, MixtralHasExpertsInAllLayers) {
-    const ModelConfig config = load_family("mixtral", "MixtralForCausalLM", R"({"num_local_experts": 6})");
-    for (const std::int64_t at : {0, 1}) {
-        EXPECT_EQ(config.layer(at).experts.count, 6);
-        EXPECT_EQ(config.layer(at).experts.per_token, 2) << "the class's default";
-        EXPECT_TRUE(config.layer(at).experts.normalized);
-        EXPECT_EQ(config.layer(at).attention_window, 0);
-    }
-    EXPECT_EQ(config.expert_intermediate_size, config.intermediate_size);
-    const ModelConfig defaults =
-        load_family("mixtral", "MixtralForCausalLM", R"({"rope_theta": "DELETE", "rms_norm_eps": "DELETE"})");
-    EXPECT_EQ(defaults.rope().theta, 1e6);
-    EXPECT_EQ(defaults.norm_eps, 1e-5);
-    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * 3 * 64 * 172)
-        << "four of six experts in two layers";
-}
-
-TEST(ConfigFamilies, LatentAttentionHasOneKvHead) {
-    const ModelConfig v3 = load_family("deepseek_v3", "DeepseekV3ForCausalLM", R"({"num_hidden_layers": 4,
-        "max_position_embeddings": 163840, "rope_scaling": {"type": "yarn", "factor": 40,
-        "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
-        "mscale_all_dim": 1.0}})");
-    EXPECT_EQ(v3.num_kv_heads, 1);
-    EXPECT_EQ(v3.head_dim, 512 + 64);
-    EXPECT_EQ(v3.latent.query_rank, 1536);
-    EXPECT_EQ(v3.heads(v3.layer(0)).value_dim, 128);
-    EXPECT_EQ(v3.rope().rotary_dims, 64);
-    EXPECT_EQ(v3.max_positions, 163840);
-    EXPECT_NEAR(v3.rope().score_scale / std::sqrt(576.0), 0.1352337788608801, 1e-12) << "as transformers scales";
-    EXPECT_EQ(v3.layer(2).experts.count, 0);
-    EXPECT_EQ(v3.layer(3).experts.num_groups, 8);
-    EXPECT_EQ(v3.layer(3).experts.best_groups, 4);
-    EXPECT_EQ(v3.layer(3).experts.scale, 2.5);
-    const ModelConfig lite = load_family("deepseek_v2", "DeepseekV2ForCausalLM", R"({"q_lora_rank": null,
-        "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1408, "first_k_dense_replace": 1})");
-    EXPECT_EQ(lite.latent.query_rank, 0);
-    EXPECT_EQ(lite.layer(1).experts.score, RouterScore::softmax);
-    EXPECT_FALSE(lite.layer(1).experts.normalized);
-    EXPECT_EQ(lite.shared_intermediate_size, 2 * 1408);
-    EXPECT_EQ(load_family("kimi_k2", "DeepseekV3ForCausalLM", R"({"n_group": 1, "topk_group": 1})").head_dim, 576);
-    const ModelConfig flash = load_family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "{}");
-    EXPECT_EQ(flash.latent.query_dim(), 256);
-    EXPECT_EQ(flash.heads(flash.layer(0)).value_dim, 256);
-    EXPECT_EQ(flash.layer(0).experts.count, 0);
-    EXPECT_EQ(flash.layer(1).experts.per_token, 4);
-}
-
-TEST(ConfigFamilies, Glm4MoeHasASharedExpert) {
-    const auto load_glm = [](const std::string& change) {
-        return load_family("glm4_moe", "Glm4MoeForCausalLM", change);
-    };
-    const ModelConfig air = load_glm(R"({"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48,
-        "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
-        "routed_scaling_factor": 2.5, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5,
-        "num_nextn_predict_layers": 1, "head_dim": 16, "num_hidden_layers": 3})");
-    EXPECT_EQ(air.layer(0).experts.count, 0);
-    for (const std::int64_t at : {1, 2}) {
-        const ExpertConfig& experts = air.layer(at).experts;
-        EXPECT_EQ(experts.count, 16);
-        EXPECT_EQ(experts.score, RouterScore::sigmoid);
-        EXPECT_EQ(experts.scale, 2.5);
-        EXPECT_TRUE(experts.normalized);
-    }
-    EXPECT_EQ(air.expert_intermediate_size, 48);
-    EXPECT_EQ(air.shared_intermediate_size, 96);
-    EXPECT_TRUE(air.layer(0).qkv_bias);
-    EXPECT_FALSE(air.layer(0).output_bias || air.layer(0).head_norm);
-    EXPECT_EQ(air.rope().rotary_dims, 8);
-    EXPECT_EQ(num_parameters(air) - num_active_parameters(air), 2 * 12 * 3 * 64 * 48);
-    const ModelConfig defaults = load_glm(R"({"use_qk_norm": true, "head_dim": 16})");
-    EXPECT_EQ(defaults.rope().rotary_dims, 8);
-    EXPECT_TRUE(defaults.layer(1).head_norm);
-    EXPECT_EQ(defaults.layer(1).experts.count, 128);
-    EXPECT_EQ(defaults.shared_intermediate_size, 1408);
-    const ModelConfig dense = load_glm(R"({"first_k_dense_replace": 2, "n_shared_experts": 0})");
-    EXPECT_FALSE(dense.has_experts());
-}
-
 TEST(ConfigFamilies, SmolLm3HasLayersWithoutRotation) {
     const ModelConfig config =
         load_family("smollm3", "SmolLM3ForCausalLM", R"({"num_hidden_layers": 5, "num_key_value_heads": "DELETE"})");
@@ -361,6 +248,83 @@ TEST(ConfigFamilies, Glm4RotatesPairsSideBySide) {
     EXPECT_EQ(load_glm(R"({"partial_rotary_factor": 1.0})").rope().rotary_dims, 0);
 }
 
+/// GLM-4-9b-chat-hf, but for its sizes.
+TEST(ConfigFamilies, GlmHasNoNormsOnOutputs) {
+    const ModelConfig config = load_family("glm", "GlmForCausalLM", R"({"head_dim": 16, "attention_bias": true,
+        "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-07, "eos_token_id": [3, 4]})");
+    EXPECT_EQ(config.layer(0).norm_place, NormPlace::before);
+    EXPECT_TRUE(config.layer(0).qkv_bias && config.layer(0).rope.interleaved && config.files.fused_gate_up);
+    EXPECT_EQ(config.rope().rotary_dims, 8);
+}
+
+/// EXAONE-4.0-32B, but for its sizes; then 1.2B.
+TEST(ConfigFamilies, Exaone4RotatesLayersWithAWindowAlone) {
+    const auto load_exaone = [](const std::string& change) {
+        return load_family("exaone4", "Exaone4ForCausalLM", change);
+    };
+    const ModelConfig config = load_exaone(R"({"num_hidden_layers": 4, "sliding_window": 100,
+        "sliding_window_pattern": "LLLG", "layer_types": ["sliding_attention", "sliding_attention",
+        "sliding_attention", "full_attention"], "rope_theta": 1000000, "rope_scaling": {"rope_type": "llama3",
+        "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})");
+    for (const std::int64_t at : {0, 3}) {
+        const LayerConfig& layer = config.layer(at);
+        EXPECT_EQ(layer.attention_window, at == 3 ? 0 : 100);
+        EXPECT_EQ(layer.rope.scaling, at == 3 ? RopeScaling::none : RopeScaling::llama3);
+        EXPECT_EQ(layer.norm_place, NormPlace::output);
+        EXPECT_TRUE(layer.head_norm);
+        EXPECT_FALSE(layer.qkv_bias || layer.output_bias);
+    }
+    EXPECT_EQ(config.rope().theta, 1e6);
+    const ModelConfig pattern = load_exaone(R"({"num_hidden_layers": 4, "sliding_window": 100,
+        "sliding_window_pattern": 2, "rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(pattern.groups_of_layers(), (std::vector<std::int64_t>{1, 0, 1, 0}));
+    EXPECT_EQ(pattern.norm_eps, 1e-5);
+    const ModelConfig small = load_exaone(R"({"sliding_window": null, "sliding_window_pattern": null,
+        "layer_types": ["full_attention", "full_attention"]})");
+    EXPECT_EQ(small.ropes().size(), 1U);
+    EXPECT_EQ(small.rope().scaling, RopeScaling::standard) << "without windows all layers are rotated";
+}
+
+TEST(ConfigFamilies, Ernie45RotatesPairsSideBySide) {
+    const ModelConfig config = load_family("ernie4_5", "Ernie4_5ForCausalLM", R"({"rope_theta": "DELETE",
+        "num_key_value_heads": "DELETE", "use_bias": false})");
+    EXPECT_TRUE(config.layer(0).rope.interleaved);
+    EXPECT_FALSE(config.layer(0).qkv_bias || config.layer(0).mlp_bias);
+    EXPECT_EQ(config.rope().theta, 5e5);
+    EXPECT_EQ(config.head_dim, 128) << "the class's default";
+    EXPECT_EQ(config.num_kv_heads, 2) << "the class's default";
+    EXPECT_TRUE(config.tied_embeddings) << "the class's default";
+    const LayerConfig biased = load_family("ernie4_5", "Ernie4_5ForCausalLM", R"({"use_bias": true})").layer(0);
+    EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
+}
+
+/// As published, but for their sizes: the text is at the top, or (as transformers 5 writes it) in a section.
+TEST(ConfigFamilies, PositionsOfQwenVlAreThoseOfAText) {
+    const std::string rope =
+        R"("rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "rope_theta": 1000000.0)";
+    for (const auto& [type, name] : {std::pair{"qwen2_vl", "Qwen2VLForConditionalGeneration"},
+                                     std::pair{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"}}) {
+        const ModelConfig config = load_family(type, name, "{" + rope + R"(, "use_sliding_window": false,
+            "max_window_layers": 28, "sliding_window": 32768, "tie_word_embeddings": true, "vision_config": {}})");
+        EXPECT_EQ(config.rope().scaling, RopeScaling::standard);
+        EXPECT_EQ(config.rope().theta, 1e6);
+        EXPECT_TRUE(config.layer(0).qkv_bias && config.tied_embeddings);
+        EXPECT_EQ(config.layer(0).attention_window, 0);
+    }
+    const std::string sizes = R"("hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "vocab_size": 96, "max_position_embeddings": 1024, )";
+    const ModelConfig inner =
+        load_family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", R"({"text_config": {)" + sizes + rope + "}}");
+    EXPECT_EQ(inner.num_kv_heads, 8) << "the class's default";
+    EXPECT_EQ(inner.rope().theta, 1e6);
+    const ModelConfig third = load_family("qwen3_vl", "Qwen3VLForConditionalGeneration",
+                                          R"({"text_config": {)" + sizes + R"("rope_theta": 5000000, "rope_scaling":
+        {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"}}, "tie_word_embeddings": true})");
+    EXPECT_TRUE(third.layer(0).head_norm && third.tied_embeddings);
+    EXPECT_EQ(third.head_dim, 128) << "the class's default";
+    EXPECT_EQ(third.rope().scaling, RopeScaling::standard);
+}
+
 TEST(ConfigFamilies, Olmo2NormsOutputs) {
     const ModelConfig config = load_family("olmo2", "Olmo2ForCausalLM", R"({"rms_norm_eps": "DELETE"})");
     EXPECT_EQ(config.layer(1).norm_place, NormPlace::output);
@@ -411,77 +375,6 @@ TEST(ConfigFamilies, Qwen35HasLinearAttentionInThreeOfFourLayers) {
     EXPECT_EQ(Split::obstacle(named, 4), "2 key heads of linear attention do not divide by it");
 }
 
-TEST(ConfigFamilies, Qwen3NextHasGatedSharedExperts) {
-    const ModelConfig config = load_family("qwen3_next", "Qwen3NextForCausalLM", R"({"num_hidden_layers": 8,
-        "mlp_only_layers": [0], "decoder_sparse_step": 2, "shared_expert_intermediate_size": 24})");
-    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 0, 1, 1, 1, 0}));
-    EXPECT_TRUE(config.linear.fused && config.files.norm_adds_one);
-    EXPECT_EQ(config.layer(0).experts.count, 0);
-    const LayerConfig& layer = config.layer(7);
-    EXPECT_TRUE(layer.output_gate && layer.head_norm && layer.experts.shared_gate && layer.experts.normalized);
-    EXPECT_FALSE(layer.experts.stacked);
-    EXPECT_EQ(layer.experts.count, 512) << "the class's defaults";
-    EXPECT_EQ(layer.experts.per_token, 10);
-    EXPECT_EQ(config.expert_intermediate_size, 512);
-    EXPECT_EQ(config.shared_intermediate_size, 24);
-    EXPECT_EQ(config.head_dim, 256);
-    EXPECT_EQ(config.rope().rotary_dims, 64);
-}
-
-TEST(ConfigFamilies, Qwen35ExpertsAreStackedUnlessTheFilesHaveEachApart) {
-    const ModelConfig config = load_family("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM",
-                                           R"({"num_hidden_layers": 4, "intermediate_size": "DELETE"})");
-    for (std::int64_t at = 0; at < 4; ++at) {
-        const ExpertConfig& experts = config.layer(at).experts;
-        EXPECT_TRUE(experts.stacked && experts.by_rows && experts.shared_gate && experts.normalized);
-        EXPECT_EQ(experts.count, 256);
-        EXPECT_EQ(experts.per_token, 8);
-    }
-    EXPECT_FALSE(config.linear.fused);
-    const std::filesystem::path folders = LONGHAUL_TEST_DATA "/parity";
-    EXPECT_TRUE(ModelConfig::load(folders / "qwen3.5-moe").layer(0).experts.stacked);
-    EXPECT_FALSE(ModelConfig::load(folders / "qwen3.5-moe-fp8").layer(0).experts.stacked);
-}
-
-TEST(ConfigFamilies, Qwen2MoeHasBiasesAndWindowsInEveryOtherLayer) {
-    const ModelConfig config = load_family("qwen2_moe", "Qwen2MoeForCausalLM", R"({"num_hidden_layers": 5,
-        "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 3, "max_position_embeddings": 64})");
-    std::vector<std::int64_t> windows;
-    for (std::int64_t at = 0; at < 5; ++at) windows.push_back(config.layer(at).attention_window);
-    EXPECT_EQ(windows, (std::vector<std::int64_t>{16, 0, 16, 0, 0}));
-    EXPECT_TRUE(config.layer(0).qkv_bias && config.layer(0).experts.shared_gate);
-    EXPECT_FALSE(config.layer(0).experts.normalized || config.layer(0).output_bias);
-    EXPECT_EQ(config.layer(4).experts.count, 60);
-    EXPECT_EQ(config.shared_intermediate_size, 5632);
-    const ModelConfig plain = load_family("qwen2_moe", "Qwen2MoeForCausalLM", R"({"qkv_bias": false})");
-    EXPECT_FALSE(plain.layer(0).qkv_bias);
-    EXPECT_EQ(plain.layer(0).attention_window, 0);
-}
-
-/// As published, but for its sizes.
-TEST(ConfigFamilies, MiniMaxM2RotatesAPartOfAHead) {
-    const ModelConfig config = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"head_dim": 128, "rotary_dim": 64,
-        "num_local_experts": 16, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "use_qk_norm": true,
-        "qk_norm_type": "per_layer", "use_routing_bias": true, "shared_intermediate_size": 0, "rope_theta": 5000000,
-        "num_mtp_modules": 3, "use_mtp": true, "attn_type_list": [1, 1], "num_key_value_heads": "DELETE",
-        "quantization_config": {"activation_scheme": "dynamic", "fmt": "float8_e4m3fn", "quant_method": "fp8",
-        "weight_block_size": [128, 128], "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}})");
-    EXPECT_EQ(config.rope().rotary_dims, 64);
-    EXPECT_EQ(config.num_kv_heads, 8) << "the class's default";
-    EXPECT_EQ(config.expert_intermediate_size, 172);
-    EXPECT_EQ(config.shared_intermediate_size, 0);
-    const LayerConfig& layer = config.layer(1);
-    EXPECT_TRUE(layer.whole_norm);
-    EXPECT_EQ(layer.norm_place, NormPlace::before);
-    EXPECT_EQ(layer.experts.score, RouterScore::sigmoid);
-    EXPECT_TRUE(layer.experts.normalized);
-    EXPECT_EQ(layer.experts.count, 16);
-    const ModelConfig modern = load_family("minimax_m2", "MiniMaxM2ForCausalLM", R"({"rope_theta": "DELETE",
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000, "partial_rotary_factor": 0.25}})");
-    EXPECT_EQ(modern.rope().rotary_dims, 32);
-    EXPECT_EQ(modern.rope().theta, 1000.0);
-}
-
 /// The factors of Granite 3.3 8B.
 TEST(ConfigFamilies, GraniteHasFactors) {
     const ModelConfig config = load_family("granite", "GraniteForCausalLM", R"({"embedding_multiplier": 12.0,
@@ -496,35 +389,6 @@ TEST(ConfigFamilies, GraniteHasFactors) {
     EXPECT_EQ(config.max_positions, 4096) << "stretched as Llama's";
     EXPECT_NEAR(load_family("granite", "GraniteForCausalLM", "{}").rope().score_scale, std::sqrt(8.0), 1e-12)
         << "the class's default is 1, not 1 / sqrt(head_dim)";
-}
-
-/// As published, but for its sizes.
-TEST(ConfigFamilies, GptOssHasSinksAndAWindowInEveryOtherLayer) {
-    const auto load_gpt_oss = [](const std::string& change) {
-        return load_family("gpt_oss", "GptOssForCausalLM", change);
-    };
-    const std::string rope = R"("rope_theta": 150000, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0,
-        "factor": 32.0, "original_max_position_embeddings": 64, "rope_type": "yarn", "truncate": false})";
-    const ModelConfig config = load_gpt_oss("{" + rope + R"(, "num_local_experts": 8, "num_experts_per_tok": 4,
-        "experts_per_token": 4, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128,
-        "swiglu_limit": 7.0, "attention_bias": true, "initial_context_length": 64, "quantization_config":
-        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}})");
-    for (const std::int64_t at : {0, 1}) {
-        const LayerConfig& layer = config.layer(at);
-        EXPECT_TRUE(layer.sinks && layer.qkv_bias && layer.output_bias && layer.experts.bias && layer.experts.stacked);
-        EXPECT_EQ(layer.activation, Activation::swiglu_oai);
-        EXPECT_EQ(layer.attention_window, at == 0 ? 128 : 0);
-        EXPECT_EQ(layer.rope.scaling, RopeScaling::yarn);
-        EXPECT_FALSE(layer.rope.truncate);
-        EXPECT_EQ(layer.experts.per_token, 4);
-    }
-    EXPECT_EQ(config.max_positions, 2048);
-    EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 2 * 4 * (3 * 64 * 172 + 2 * 172 + 64))
-        << "four of eight experts in two layers, each with its biases";
-    const ModelConfig defaults = load_gpt_oss("{" + rope + R"(, "num_hidden_layers": 3})");
-    EXPECT_EQ(defaults.layer(0).experts.count, 128);
-    EXPECT_EQ(defaults.layer(2).attention_window, 128);
-    EXPECT_EQ(defaults.layer(1).attention_window, 0);
 }
 
 }  // namespace

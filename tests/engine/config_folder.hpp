@@ -75,4 +75,13 @@ inline ModelConfig load(const std::string& patch, const std::string& generation 
     return folder.load();
 }
 
+/// A config of another family: its model_type and class, over the Llama's sizes.
+inline ModelConfig load_family(const std::string& model_type, const std::string& class_name,
+                               const std::string& change) {
+    const Json names = {{"model_type", model_type}, {"architectures", {class_name}}};
+    Json changed = Json::parse(change);
+    changed.update(names);
+    return load(changed.dump());
+}
+
 }  // namespace longhaul::engine::testing

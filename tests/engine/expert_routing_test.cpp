@@ -97,6 +97,25 @@ TEST(ExpertRouting, ACorrectionChoosesExpertsAndDoesNotWeighThem) {
     EXPECT_EQ(weights_of(route(std::vector<float>(3, -2000), experts)), (std::vector<float>{0, 0}));
 }
 
+/// Shares 1/2, 1/3 and 1/6 of a softmax.
+TEST(ExpertRouting, ACorrectionIsAddedToSharesOfASoftmax) {
+    const std::vector<float> logits = {std::log(3.0F), std::log(2.0F), 0}, correction = {-1, 0, 0.1F};
+    const ExpertConfig experts{.count = 3, .per_token = 2};
+    const ExpertRouting routing = route(logits, experts, correction);
+    EXPECT_EQ(experts_of(routing, 0, 2), (std::vector<std::size_t>{1, 2}));
+    EXPECT_FLOAT_EQ(weights_of(routing)[0], 2.0F / 3);
+    EXPECT_FLOAT_EQ(weights_of(routing)[1], 1.0F / 3);
+    EXPECT_EQ(experts_of(route(logits, experts, std::vector<float>{-0.16F, 0, 0}), 0, 2),
+              (std::vector<std::size_t>{0, 1}))
+        << "1/2 - 0.16 is more than 1/6: shares, not exponentials, are corrected";
+    EXPECT_EQ(experts_of(route(logits, experts, std::vector<float>{-0.4F, 0, 0}), 0, 2),
+              (std::vector<std::size_t>{1, 2}));
+    const std::vector<float> far = {0, -2000, -2000}, only_far = {-2, 0, 0};
+    EXPECT_EQ(weights_of(route(far, experts, only_far)), (std::vector<float>{0, 0})) << "their shares are zero";
+    EXPECT_TRUE(std::isnan(weights_of(route(logits, experts, std::vector<float>{0, nan, 0}))[0]));
+    EXPECT_TRUE(std::isnan(weights_of(route(std::vector<float>{0, nan, 0}, experts, correction))[0]));
+}
+
 /// Groups {0, 1, 2}, {3, 4, 5} and {6, 7, 8}, of which two count.
 TEST(ExpertRouting, ExpertsAreOfTheBestGroups) {
     const std::vector<float> logits = {9, 0, 0,  //

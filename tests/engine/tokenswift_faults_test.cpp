@@ -150,16 +150,13 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
     EXPECT_EQ(heads_error(LONGHAUL_DEMO_MODEL, demo_folder / "draft"),
               "config.json: medusa_heads: expected the number of heads, got nothing; give a folder of heads as "
               "draft-model, or a model folder that contains heads");
-    EXPECT_EQ(
-        line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
-        "config.json: model_type: expected \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\", \"qwen3_5_text\", "
-        "\"qwen3_5\", \"qwen2_moe\", \"qwen3_next\", \"qwen3_5_moe_text\", \"qwen3_5_moe\", \"mistral\", "
-        "\"mistral3\", \"ministral3\", \"mixtral\", \"glm4\", \"glm4_moe\", \"deepseek_v2\", \"deepseek_v3\", "
-        "\"kimi_k2\", "
-        "\"glm4_moe_lite\", \"smollm3\", \"seed_oss\", \"olmo2\", \"olmo3\", \"minimax_m2\", \"granite\", \"gpt_oss\", "
-        "\"gemma3_text\", \"gemma3\", \"gemma4_text\", \"gemma4\", "
-        "\"phi3\" or \"opt\", got \"medusa_heads\"; this folder "
-        "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
+    const std::string as_model =
+        line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); });
+    EXPECT_TRUE(as_model.starts_with("config.json: model_type: expected \"llama\", \"qwen2\", ")) << as_model;
+    EXPECT_TRUE(
+        as_model.ends_with("\"phi3\" or \"opt\", got \"medusa_heads\"; this folder holds draft heads, not a model; "
+                           "they are the draft-model of draft = tokenswift or medusa"))
+        << as_model;
 }
 
 // No heads are published for OPT, but trained ones work. With all keys and values the first level is the target's own

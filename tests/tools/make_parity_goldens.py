@@ -21,7 +21,7 @@ import torch
 import transformers
 from parity_models import MODELS, NULL, ROPE_POSITIONS, ROPES, SMALL
 from stored_weights import SCALED, quantized
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 ADDS_ONE = ("gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
@@ -32,6 +32,18 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # o
 
 def without_none(config):
     return {key: None if value is NULL else value for key, value in config.items() if value is not None}
+
+
+def whole_config(spec):
+    """A text model's sizes may stand in a section of their own."""
+    sizes = {key: value for key, value in SMALL.items() if key != "architectures" and key != "model_type"}
+    if "text_config" in spec.config:
+        return without_none(spec.config | {"text_config": without_none(sizes | spec.config["text_config"])})
+    return without_none(SMALL | spec.config)
+
+
+def class_of(config):
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
 
 def write_json(path, value):
@@ -118,19 +130,33 @@ def write_model_with_images(spec, folder, plain, state):
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def save(folder, to, dtype, state):
+    """Has transformers save the model of `folder`/config.json."""
+    config = AutoConfig.from_pretrained(folder)
+    model = class_of(config).from_config(config, dtype=dtype)
+    model.load_state_dict(state)
+    (pathlib.Path(to) / "config.json").unlink(missing_ok=True)
+    model.save_pretrained(to)
+
+
 def write_model(spec, folder, state):
     """Writes the folder in published form; config.json by hand in the older form, by transformers in the newer."""
-    config = without_none(SMALL | spec.config)
+    config = whole_config(spec)
     if spec.modern:
         write_json(folder / "config.json", config)
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=spec.dtype)
-        model.load_state_dict(state)
-        (folder / "config.json").unlink()
-        model.save_pretrained(folder)
+        save(folder, folder, spec.dtype, state)
         return
     write_json(folder / "config.json", config)
     if spec.generation:
         write_json(folder / "generation_config.json", spec.generation)
+    if spec.saved:
+        with tempfile.TemporaryDirectory() as scratch:
+            save(folder, scratch, spec.dtype, state)
+            tensors = safetensors.torch.load_file(pathlib.Path(scratch) / "model.safetensors")
+        if config["model_type"] == "qwen3_vl_moe":  # published column by column, saved row by row
+            tensors = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in tensors.items()}
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
     tensors = published_experts(tensors, config["model_type"])
     if config.get("num_nextn_predict_layers"):  # a part of a layer for multi-token prediction
@@ -156,16 +182,19 @@ def write_model(spec, folder, state):
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
+def load(folder, dtype):
+    return class_of(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=dtype, **EAGER).eval()
+
+
 @torch.no_grad()
 def logits(folder, dtype, tokens, positions):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **EAGER)
-    return model.eval()(torch.tensor([tokens])).logits[0, positions].float()
+    return load(folder, dtype)(torch.tensor([tokens])).logits[0, positions].float()
 
 
 @torch.no_grad()
 def greedy(folder, prompt, num_tokens=200):
     """The greedy continuation of `prompt`: every step computes the whole text, without a cache."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
+    model = load(folder, torch.float32)
     tokens = list(prompt)
     for _ in range(num_tokens):
         tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
@@ -206,8 +235,9 @@ def make_models(root, prefix):
             state = states[spec.weights_of]
         else:
             with tempfile.TemporaryDirectory() as scratch:
-                write_json(pathlib.Path(scratch) / "config.json", without_none(SMALL | spec.config))
-                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(scratch), dtype=torch.float32)
+                write_json(pathlib.Path(scratch) / "config.json", whole_config(spec))
+                config = AutoConfig.from_pretrained(scratch)
+                model = class_of(config).from_config(config, dtype=torch.float32)
             random_weights(model, generator)
             state = states[spec.name] = model.state_dict()
         vocab_size = spec.config.get("vocab_size", SMALL["vocab_size"])

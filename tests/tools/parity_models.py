@@ -25,6 +25,7 @@ class Model:
     prompt: int = 0  # if above 0: the greedy continuation of so many tokens is in the golden
     headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
     with_images: str = ""  # the folder is that of this class and type, whose text model this is
+    saved: bool = False  # transformers itself knows how the published tensors are named and shaped
     scaled: str = ""  # matrices of 8 or 4 bits with scales: a key of SCALED
 
 
@@ -208,6 +209,64 @@ GEMMA4_E2B = GEMMA4 | {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_i
                        "use_double_wide_mlp": True, "final_logit_softcapping": 10.0, "attention_k_eq_v": False,
                        "num_global_key_value_heads": None, "num_key_value_heads": 2, "tie_word_embeddings": False}  # fmt: skip
 
+# GLM-4 without norms on the outputs of blocks.
+GLM = GLM4 | {"architectures": ["GlmForCausalLM"], "model_type": "glm", "intermediate_size": 24}
+# Norms on the heads of q and k and on the outputs of blocks; only layers with a window are rotated.
+EXAONE4 = {"architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "num_hidden_layers": 3, "num_attention_heads": 8,
+           "num_key_value_heads": 4, "head_dim": 4, "intermediate_size": 24, "sliding_window": 40, "sliding_window_pattern": "LLG",
+           "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "rope_theta": 1000000,
+           "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 128}}  # fmt: skip
+EXAONE_MOE = EXAONE4 | {"architectures": ["ExaoneMoeForCausalLM"], "model_type": "exaone_moe", "head_dim": 4, "num_experts": 5,
+                        "num_experts_per_tok": 3, "num_shared_experts": 1, "moe_intermediate_size": 8, "n_group": 1,
+                        "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+                        "first_k_dense_replace": 1, "is_moe_layer": [False, True, True], "mlp_layer_types": ["dense", "sparse", "sparse"],
+                        "rope_scaling": None, "tie_word_embeddings": False, "num_nextn_predict_layers": 1}  # fmt: skip
+ERNIE = {"architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": 4, "intermediate_size": 24, "rope_theta": 500000, "use_bias": True}  # fmt: skip
+# Experts are chosen by their share of a softmax plus a correction.
+ERNIE_MOE = ERNIE | {"architectures": ["Ernie4_5_MoeForCausalLM"], "model_type": "ernie4_5_moe", "head_dim": None,
+                     "moe_num_experts": 6, "moe_k": 3, "moe_num_shared_experts": 2, "moe_intermediate_size": 8,
+                     "moe_layer_start_index": 1, "moe_layer_end_index": 2, "moe_layer_interval": 2, "num_hidden_layers": 3,
+                     "use_bias": False}  # fmt: skip
+# Attention alone; factors that are no powers of two.
+GRANITE4 = GRANITE | {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "num_local_experts": 0,
+                      "num_experts_per_tok": 0, "shared_intermediate_size": 24, "intermediate_size": 24, "head_dim": None,
+                      "position_embedding_type": "rope", "layer_types": ["attention", "attention"], "mamba_n_heads": 8}  # fmt: skip
+GRANITE_MOE = GRANITE | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", "num_local_experts": 6,
+                         "num_experts_per_tok": 3, "intermediate_size": 12, "head_dim": None}  # fmt: skip
+OLMOE = OLMO2 | {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 5, "num_experts_per_tok": 3,
+                 "intermediate_size": 12, "norm_topk_prob": False, "clip_qkv": NULL, "num_hidden_layers": 2}  # fmt: skip
+DOTS1 = {"architectures": ["Dots1ForCausalLM"], "model_type": "dots1", "num_attention_heads": 8, "num_key_value_heads": 8,
+         "head_dim": 4, "n_routed_experts": 5, "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 8,
+         "intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+         "routed_scaling_factor": 2.5, "scoring_func": "noaux_tc", "sliding_window": NULL, "max_window_layers": 2,
+         "tie_word_embeddings": False}  # fmt: skip
+SOLAR_OPEN = {"architectures": ["SolarOpenForCausalLM"], "model_type": "solar_open", "num_attention_heads": 8,
+              "num_key_value_heads": 4, "head_dim": 4, "n_routed_experts": 5, "num_experts_per_tok": 3, "n_shared_experts": 1,
+              "moe_intermediate_size": 8, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+              "partial_rotary_factor": 1.0, "use_qk_norm": False, "first_k_dense_replace": 0, "attention_bias": False,
+              "rope_theta": 1000000, "rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512},
+              "tie_word_embeddings": False}  # fmt: skip
+HY_V3 = {"architectures": ["HYV3ForCausalLM"], "model_type": "hy_v3", "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": 4, "intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 3, "num_shared_experts": 1,
+         "moe_intermediate_size": 8, "router_scaling_factor": 2.8, "tie_word_embeddings": False}  # fmt: skip
+# With a tower for images. Their positions have three parts, which are equal in a text.
+VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "in_channels": 1, "patch_size": 2,
+          "spatial_merge_size": 1, "temporal_patch_size": 1, "out_hidden_size": 32}  # fmt: skip
+QWEN2_VL = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "head_dim": None,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 24, "use_sliding_window": False,
+            "sliding_window": 32768, "max_window_layers": 2, "rope_theta": 1000000.0,
+            "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 0]}, "vision_config": VISION}  # fmt: skip
+QWEN3_VL_TEXT = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 24, "rope_theta": 5000000,
+                 "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}}  # fmt: skip
+QWEN3_VL_TOWER = VISION | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0]}
+QWEN3_VL = {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+            "text_config": QWEN3_VL_TEXT, "vision_config": QWEN3_VL_TOWER}  # fmt: skip
+QWEN3_VL_MOE = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
+                "text_config": QWEN3_VL_TEXT | {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 8,
+                                                "mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True},
+                "vision_config": QWEN3_VL_TOWER, "tie_word_embeddings": False}  # fmt: skip
+
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
     Model("llama-default", EIGHT_HEADS, num_tokens=700),
@@ -342,6 +401,24 @@ MODELS = [
     Model("qwen2-moe", QWEN2_MOE),
     Model("gemma4-e2b", GEMMA4_E2B, 300, prompt=60, with_images="Gemma4ForConditionalGeneration gemma4"),
     Model("gemma4-e2b-bf16", GEMMA4_E2B | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="gemma4-e2b"),
+    Model("glm", GLM, prompt=40),
+    Model("exaone4", EXAONE4, 300, prompt=60),
+    Model("exaone-moe", EXAONE_MOE, prompt=60, saved=True),
+    Model("ernie4.5", ERNIE, prompt=40),
+    Model("ernie4.5-moe", ERNIE_MOE, prompt=40, saved=True),
+    Model("granite4", GRANITE4, prompt=40),
+    Model("granite4-moe-modern", GRANITE4 | {"num_local_experts": 5, "num_experts_per_tok": 2, "position_embedding_type": NULL,
+                                             "layer_types": ["full_attention", "full_attention"], "intermediate_size": 12},
+          modern=True),
+    Model("granite-moe", GRANITE_MOE, prompt=40, saved=True),
+    Model("olmoe", OLMOE, prompt=40, saved=True),
+    Model("dots1", DOTS1, prompt=40, saved=True),
+    Model("solar-open", SOLAR_OPEN, prompt=40, saved=True),
+    Model("hy-v3", HY_V3, prompt=40, saved=True),
+    Model("qwen2.5-vl", QWEN2_VL, prompt=40, saved=True),
+    Model("qwen3-vl-modern", QWEN3_VL, modern=True),
+    Model("qwen3-vl-moe", QWEN3_VL_MOE, prompt=40, saved=True),
+    Model("qwen3-vl-moe-modern", QWEN3_VL_MOE | {"text_config": QWEN3_VL_MOE["text_config"] | {"num_hidden_layers": 1}}, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
