@@ -6,12 +6,19 @@
 
 namespace longhaul::kernels {
 
+inline LONGHAUL_HOST_DEVICE double softplus(double x) {
+    constexpr double linear_from = 20.0;  // there it is x
+    return x > linear_from ? x : scalar::det_log1p(scalar::det_exp(x));
+}
+
 /// `rate`: with the bias of the head.
 inline LONGHAUL_HOST_DEVICE float decay_of(float log_rate, float rate) {
-    constexpr double linear_from = 20.0;  // there softplus(x) is x
-    const double x = rate;
-    const double softplus = x > linear_from ? x : scalar::det_log1p(scalar::det_exp(x));
-    return static_cast<float>(scalar::det_exp(-scalar::det_exp(log_rate) * softplus));
+    return static_cast<float>(scalar::det_exp(-scalar::det_exp(log_rate) * softplus(rate)));
+}
+
+/// With StateRule::sum.
+inline LONGHAUL_HOST_DEVICE float step_of_rate(float rate) {
+    return static_cast<float>(softplus(rate));
 }
 
 inline LONGHAUL_HOST_DEVICE float step_of(float input) {

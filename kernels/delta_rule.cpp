@@ -34,9 +34,16 @@ struct UpdateView {
     float* steps;
 };
 
+/// What a row gives beside its change of the states.
+struct RowOutput {
+    const float* query = nullptr;  ///< nullptr: nothing is wanted
+    const float* skip = nullptr;   ///< DeltaWeights::skip of the key head
+    float* out = nullptr;
+};
+
 /// Changes the states of a key head, [values_per_key, key_dim, value_dim], by one row.
 void fold_all(const DeltaKernels& kernels, const DeltaShape& shape, const float* from, float* to, float* update,
-              const float* query, float* out) {
+              const RowOutput& output) {
     const UpdateView view(shape, update);
     const std::int64_t size = shape.key_dim * shape.value_dim;
     for (std::int64_t i = 0; i < shape.values_per_key; ++i) {
@@ -46,8 +53,10 @@ void fold_all(const DeltaKernels& kernels, const DeltaShape& shape, const float*
                       .value = view.values + i * shape.value_dim,
                       .decay = view.decays[i],
                       .step = view.steps[i],
-                      .query = query,
-                      .out = out + i * shape.value_dim,
+                      .rule = shape.rule,
+                      .skip = output.skip == nullptr ? 0.0F : output.skip[i],
+                      .query = output.query,
+                      .out = output.out + i * shape.value_dim,
                       .key_dim = shape.key_dim,
                       .value_dim = shape.value_dim});
     }
@@ -78,7 +87,7 @@ class HeadPass {
         for (const std::int32_t row : sequence_.text) {
             window_.push_back(input(row));
             update_of(row, std::span(window_).last(static_cast<std::size_t>(shape_.taps)), scratch_.update());
-            fold_all(kernels_, shape_, state_, state_, scratch_.update(), scratch_.query(), output(row));
+            fold_all(kernels_, shape_, state_, state_, scratch_.update(), output(row));
         }
         for (const DeltaNode& node : sequence_.nodes) run_node(node);
         keep_last();
@@ -91,8 +100,11 @@ class HeadPass {
     [[nodiscard]] const float* input(std::int32_t row) const {
         return call_.inputs + row * call_.inputs_stride + head_ * shape_.channels();
     }
-    [[nodiscard]] float* output(std::int32_t row) const {
-        return call_.out + (row * shape_.num_key_heads + head_) * shape_.values_width();
+    [[nodiscard]] RowOutput output(std::int32_t row) const {
+        const float* const skip = call_.weights.skip;
+        return {.query = scratch_.query(),
+                .skip = skip == nullptr ? nullptr : skip + head_ * shape_.values_per_key,
+                .out = call_.out + (row * shape_.num_key_heads + head_) * shape_.values_width()};
     }
     [[nodiscard]] float* slot(std::int32_t number) const {
         return slot_of(call_.layout, pages_.scratch_pages, number, call_.layer, head_);
@@ -101,19 +113,23 @@ class HeadPass {
     /// The query, and the update of one row, from its inputs and those before it.
     void update_of(std::int32_t row, std::span<const float* const> inputs, float* update) {
         const std::int64_t first = head_ * shape_.values_per_key, heads = shape_.num_value_heads();
+        const float* const bias = call_.weights.filter_bias;
         kernels_.convolve({.rows = inputs.data(),
                            .filter = call_.weights.filter + head_ * shape_.taps * shape_.channels(),
+                           .bias = bias == nullptr ? nullptr : bias + head_ * shape_.channels(),
+                           .rule = shape_.rule,
                            .taps = shape_.taps,
                            .key_dim = shape_.key_dim,
                            .values_width = shape_.values_width(),
                            .query = scratch_.query(),
                            .update = update});
         const UpdateView view(shape_, update);
-        const float* const gates = call_.gates + row * 2 * heads;
+        const float* const gates = call_.gates + row * shape_.gates_width();
         for (std::int64_t i = 0; i < shape_.values_per_key; ++i) {
             const std::int64_t h = first + i;
-            view.decays[i] = decay_of(call_.weights.log_rate[h], gates[h] + call_.weights.step_bias[h]);
-            view.steps[i] = step_of(gates[heads + h]);
+            const float rate = gates[h] + call_.weights.step_bias[h];
+            view.decays[i] = decay_of(call_.weights.log_rate[h], rate);
+            view.steps[i] = shape_.rule == StateRule::sum ? step_of_rate(rate) : step_of(gates[heads + h]);
         }
     }
 
@@ -124,16 +140,14 @@ class HeadPass {
                             node.path.begin();
         known_.assign(node.path.begin(), node.path.end());
         for (std::int64_t d = shared + 1; d < depth; ++d)
-            fold_all(kernels_, shape_, behind(d - 1), scratch_.level(d), slot(node.path[d - 1]) + shape_.channels(),
-                     nullptr, nullptr);
+            fold_all(kernels_, shape_, behind(d - 1), scratch_.level(d), slot(node.path[d - 1]) + shape_.channels(), {});
         std::vector<const float*> inputs = window_;
         for (std::int64_t d = 0; d + 1 < depth; ++d) inputs.push_back(slot(node.path[d]));
         inputs.push_back(input(node.row));
         float* const own = slot(node.path.back());
         update_of(node.row, std::span(inputs).last(static_cast<std::size_t>(shape_.taps)), own + shape_.channels());
         std::copy_n(input(node.row), shape_.channels(), own);
-        fold_all(kernels_, shape_, behind(depth - 1), scratch_.level(depth), own + shape_.channels(), scratch_.query(),
-                 output(node.row));
+        fold_all(kernels_, shape_, behind(depth - 1), scratch_.level(depth), own + shape_.channels(), output(node.row));
     }
     [[nodiscard]] const float* behind(std::int64_t depth) const { return depth == 0 ? state_ : scratch_.level(depth); }
 
@@ -204,7 +218,7 @@ void accept_head(const DeltaKernels& kernels, const KvLayout& layout, std::int64
     const std::int64_t width = shape.channels(), kept = shape.taps - 1;
     for (const std::int32_t number : slots) {
         float* const slot = slot_of(layout, scratch_pages, number, layer, head);
-        fold_all(kernels, shape, states, states, slot + width, nullptr, nullptr);
+        fold_all(kernels, shape, states, states, slot + width, {});
         std::copy(last + width, last + kept * width, last);
         std::copy_n(slot, width, last + (kept - 1) * width);
     }

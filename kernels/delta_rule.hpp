@@ -11,6 +11,13 @@
 //   delta = step * (v - decay * S^T k)
 //   S     = decay * S + k delta^T
 //   out   = S^T q
+// With StateRule::sum instead:
+//   c     = silu(bias + convolution); q, k and v are its parts as they are
+//   step  = softplus(rate + step_bias[h])
+//   decay = exp(-exp(log_rate[h]) * step)
+//   delta = step * v
+//   S     = decay * S + k delta^T
+//   out   = S^T q + skip[h] * v
 // Every row changes the state of the row before it in the text, one row after another, so the bits do not depend on how
 // the text is divided into passes.
 #pragma once

@@ -1,5 +1,5 @@
-// Sizes and places of linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464, section 3). Its
-// layers keep no keys and values of earlier positions, but one state per head, a matrix, and the last inputs of a short
+// Sizes and places of linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464, section 3), and of its
+// special case Mamba-2 (StateRule). Such layers keep no keys and values of earlier positions, but one state per head, a matrix, and the last inputs of a short
 // convolution. Both are in a page of their own, of which a sequence has one; what draft nodes would add to it is in
 // scratch slots, as their keys and values are in other layers.
 #pragma once
@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/host_device.hpp"
+#include "kernels/state_rule.hpp"
 
 namespace longhaul::kernels {
 
@@ -18,9 +19,14 @@ struct DeltaShape {
     std::int64_t values_per_key = 0;          ///< value heads of a key head
     std::int64_t key_dim = 0, value_dim = 0;  ///< multiples of 16
     std::int64_t taps = 0;                    ///< of the convolution, at least 2
+    StateRule rule = StateRule::delta;
 
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t num_value_heads() const { return num_key_heads * values_per_key; }
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t values_width() const { return values_per_key * value_dim; }
+    /// Numbers of a row that decays and steps are computed from: of each value head one, or two.
+    [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t gates_width() const {
+        return (rule == StateRule::sum ? 1 : 2) * num_value_heads();
+    }
     /// Columns of the convolution in a key head: its query, its key, the values of its value heads.
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t channels() const { return 2 * key_dim + values_width(); }
 

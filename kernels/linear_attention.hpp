@@ -14,6 +14,9 @@ struct DeltaWeights {
     const float* filter = nullptr;     ///< [key heads, taps, channels], the taps from the oldest position on
     const float* log_rate = nullptr;   ///< [value heads]: A_log
     const float* step_bias = nullptr;  ///< likewise: dt_bias
+    // With StateRule::sum, else nullptr.
+    const float* filter_bias = nullptr;  ///< [key heads, channels]
+    const float* skip = nullptr;         ///< [value heads]: D
 };
 
 /// Linear attention by the gated delta rule (delta_shape.hpp; delta_rule.hpp states the arithmetic).
@@ -24,8 +27,9 @@ class DeltaRule {
     /// Computes one layer for the rows of the pass (PassRows, group layout.group). A row of the text, which is stored
     /// in the page of its sequence, changes the state there; at position 0 the state is set to zero before. A draft
     /// node starts from the state behind the text and the nodes above it, and is stored in its scratch slot.
-    /// inputs: f32 [rows, inputs_stride], the convolution's of each key head first; gates: f32 [rows, 2 value heads],
-    /// the rates of all, then the inputs of their steps; out: f32 [rows, value heads * value_dim].
+    /// inputs: f32 [rows, inputs_stride], the convolution's of each key head first; gates: f32 [rows,
+    /// DeltaShape::gates_width], the rates of all value heads, then, if there are two of each, the inputs of their
+    /// steps; out: f32 [rows, value heads * value_dim].
     virtual void mix(const KvLayout& layout, std::int64_t layer, const DeltaWeights& weights, const float* inputs,
                      std::int64_t inputs_stride, const float* gates, float* out) = 0;
 

@@ -157,8 +157,8 @@ DraftLayerConfig own_layer_of(const std::filesystem::path& folder, const ModelCo
     config.fusion_bias = false;
     ExpertConfig& experts = config.layer.layers.front().experts;  // may be stored otherwise than the target's
     if (target.model_type.starts_with("qwen3_5_moe"))
-        experts.stack = tensors.contains(config.mtp.layer() + "mlp.experts.gate_up_proj") ? ExpertStack::rows
-                                                                                          : ExpertStack::none;
+        experts.stack =
+            tensors.contains(config.mtp.layer() + "mlp.experts.gate_up_proj") ? ExpertStack::rows : ExpertStack::none;
     return config;
 }
 

@@ -177,13 +177,17 @@ struct LatentConfig {
     [[nodiscard]] std::int64_t query_dim() const { return nope_dim + rope_dim; }
 };
 
-/// Linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464): a layer has a state of fixed size
-/// instead of keys and values of all positions.
+/// Linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464), or Mamba-2 (arXiv 2405.21060): a layer
+/// has a state of fixed size instead of keys and values of all positions.
 struct LinearAttentionConfig {
-    std::int64_t num_key_heads = 0;    ///< 0: no layer is linear
+    kernels::StateRule rule = kernels::StateRule::delta;  ///< sum: Mamba-2, whose queries and keys are called C and B
+    /// 0: no layer is linear. Mamba-2: the same queries and keys for all, which the files have once, so that ranks can
+    /// share the value heads.
+    std::int64_t num_key_heads = 0;
     std::int64_t num_value_heads = 0;  ///< a multiple of them
     std::int64_t key_dim = 0, value_dim = 0;
-    std::int64_t taps = 0;  ///< positions that the convolution before it reads
+    std::int64_t taps = 0;     ///< positions that the convolution before it reads
+    bool filter_bias = false;  ///< Mamba-2: biases of the convolution
     /// In the files, a key head's projections stand side by side: those of its q, k, v and output gates in one tensor,
     /// of its steps and rates in another.
     bool fused = false;
@@ -194,7 +198,8 @@ struct LinearAttentionConfig {
                 .values_per_key = num_key_heads > 0 ? num_value_heads / num_key_heads : 0,
                 .key_dim = key_dim,
                 .value_dim = value_dim,
-                .taps = taps};
+                .taps = taps,
+                .rule = rule};
     }
 };
 

@@ -133,6 +133,18 @@ void read_granite_experts(const Section& top, ModelConfig& config) {
     config.expert_intermediate_size = config.intermediate_size;
 }
 
+/// The MLPs of Granite 4, which its files call shared, and its experts.
+void read_granite4_experts(const Section& top, ModelConfig& config) {
+    const Json* count = top.find("num_local_experts");
+    const std::int64_t shared = top.size_or("shared_intermediate_size", 1024, max_intermediate_size);
+    if (count != nullptr && *count == 0) {
+        config.intermediate_size = shared;
+        return;
+    }
+    read_granite_experts(top, config);
+    config.shared_intermediate_size = shared;
+}
+
 }  // namespace
 
 /// Granite 3 with experts.
@@ -143,32 +155,19 @@ void read_granitemoe_layers(const Section& top, ModelConfig& config) {
     read_granite_experts(top, config);
 }
 
-/// Granite 4 with attention in all layers: an MLP in each, which the files call shared, and experts beside it if there
-/// are any.
+/// Granite 4: attention or Mamba-2, and an MLP in each layer, with experts beside it if there are any.
 void read_granitemoehybrid_layers(const Section& top, ModelConfig& config) {
-    constexpr std::string_view types = "layer_types", experts = "num_local_experts", rope = "position_embedding_type";
-    const Json* kinds = top.find(types);
-    const auto attends = [](const Json& kind) { return kind == "attention" || kind == full_attention; };
-    if (kinds == nullptr || !kinds->is_array() || std::ssize(*kinds) != config.num_layers ||
-        !std::all_of(kinds->begin(), kinds->end(), attends))
-        throw InputError(top.file, top.field(types), R"("attention" for each layer)",
-                         kinds == nullptr ? "nothing" : "others",
-                         "Mamba layers, as in Granite 4 H, are not in this version");
+    constexpr std::string_view key = "position_embedding_type";
     read_common(top, config);
     config.files.fused_gate_up = true;
     LayerConfig& layer = config.layers.front();
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
-    const std::string positions = top.text_or(rope, "nope");
-    if (positions != "rope" && positions != "nope") top.refuse(rope, R"("rope", "nope" or null)");
+    const std::string positions = top.text_or(key, "nope");
+    if (positions != "rope" && positions != "nope") top.refuse(key, R"("rope", "nope" or null)");
     if (positions == "nope") layer.rope = {.scaling = RopeScaling::none};
     read_granite_factors(top, config);
-    const std::int64_t shared = top.size_or("shared_intermediate_size", 1024, max_intermediate_size);
-    if (top.find(experts) != nullptr && *top.find(experts) == 0) {
-        config.intermediate_size = shared;
-        return;
-    }
-    read_granite_experts(top, config);
-    config.shared_intermediate_size = shared;
+    read_granite4_experts(top, config);
+    read_mamba_layers(top, config);
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {

@@ -46,6 +46,9 @@ void read_qwen3_attention(const Section& top, ModelConfig& config);
 /// The factors of Granite.
 void read_granite_factors(const Section& top, ModelConfig& config);
 
+/// Which layers are Mamba-2 instead of attention, as `layer_types` says, and its sizes. `config` has one layer.
+void read_mamba_layers(const Section& top, ModelConfig& config);
+
 /// The attention of EXAONE 4: all layers but for their MLPs and the places of norms.
 void read_exaone_attention(const Section& top, ModelConfig& config);
 

@@ -158,7 +158,8 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const std::int64_t bytes_per_row =
         2 * f32 * config.hidden_size + act * width + f32 * std::max({widest_matrix(config, split), qkv, width}) +
         f32 * queries + act * std::max(queries, widest_mlp) + of_experts + f32 * config.layer_embeddings_width() +
-        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0);
+        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0) +
+        (config.linear.rule == kernels::StateRule::sum ? f32 * config.linear.num_value_heads : 0);
     const std::int64_t of_gates = std::max(f32 * queries, LinearAttention::row_bytes(split.delta));
     const std::int64_t of_latents =
         config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;

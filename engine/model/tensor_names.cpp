@@ -77,6 +77,7 @@ TensorNames granite4() {
     TensorNames names = granite_moe();
     names.up = names.shared_up = {"shared_mlp.input_linear"};
     names.down = names.shared_down = "shared_mlp.output_linear";
+    names.linear = "mamba.";
     return names;
 }
 

@@ -322,10 +322,87 @@ class LinearPlanner {
     const std::int64_t first_head_ = plans_.split.rank * mine_.num_key_heads;  ///< its first key head
 };
 
+/// Mamba-2 (LinearAttentionConfig::rule). A tensor has the rows of the output gates, then those of the convolution's
+/// channels (values, keys, queries), then those of the rates.
+class MambaPlanner {
+  public:
+    MambaPlanner(PlanBuilder& plans, const PlannedLayer& layer)
+        : plans_(plans), layer_(layer), tensors_(layer.from + plans.names.linear) {}
+
+    void add() {
+        LinearWeights& w = layer_.weights.linear;
+        std::vector<TensorPart> inputs;
+        for (std::int64_t head = first_head_; head < first_head_ + mine_.num_key_heads; ++head) {
+            for (const auto& [first, count] : channels_of(head)) inputs.push_back(of_input(width_ + first, count));
+        }
+        const std::int64_t values = first_head_ * all_.values_width(),
+                           count = mine_.num_key_heads * all_.values_width();
+        inputs.push_back(of_input(values, count));
+        plans_.column_parallel(layer_.name + "inputs", w.inputs, plans_.types.layers, std::move(inputs));
+        plans_.column_parallel(
+            layer_.name + "gates", w.gates, kernels::act_type(plans_.types.layers),
+            {of_input(width_ + channels_ + first_head_ * all_.values_per_key, mine_.num_value_heads())});
+        add_vectors(w);
+        w.norm.eps = static_cast<float>(plans_.config.norm_eps);
+        plans_.vector(layer_.name + "linear_norm", w.norm.gain,
+                      {rows_of(tensors_ + "norm.weight", width_, 1, values, count)});
+        plans_.row_parallel(layer_.name + "output", layer_.weights.output, tensors_ + "out_proj.weight", width_, count);
+    }
+
+  private:
+    void add_vectors(LinearWeights& w) {
+        std::vector<TensorPart> filter, bias;
+        for (std::int64_t head = first_head_; head < first_head_ + mine_.num_key_heads; ++head) {
+            for (std::int64_t tap = 0; tap < all_.taps; ++tap) {
+                for (const auto& [first, count] : channels_of(head)) {
+                    TensorPart& part = filter.emplace_back(
+                        rows_of(tensors_ + "conv1d.weight", channels_ * all_.taps, 1, first * all_.taps + tap, count));
+                    part.row_step = part.taps = all_.taps;
+                }
+            }
+            for (const auto& [first, count] : channels_of(head))
+                bias.push_back(rows_of(tensors_ + "conv1d.bias", channels_, 1, first, count));
+        }
+        plans_.vector(layer_.name + "filter", w.filter, std::move(filter));
+        if (plans_.config.linear.filter_bias)
+            plans_.vector(layer_.name + "filter_bias", w.filter_bias, std::move(bias));
+        plans_.vector(layer_.name + "log_rate", w.log_rate, {of_values("A_log")});
+        plans_.vector(layer_.name + "step_bias", w.step_bias, {of_values("dt_bias")});
+        plans_.vector(layer_.name + "skip", w.skip, {of_values("D")});
+    }
+
+    [[nodiscard]] TensorPart of_input(std::int64_t first, std::int64_t count) const {
+        return rows_of(tensors_ + "in_proj.weight", width_ + channels_ + all_.num_value_heads(),
+                       plans_.config.hidden_size, first, count);
+    }
+    /// Numbers of this rank's value heads.
+    [[nodiscard]] TensorPart of_values(const char* tensor) const {
+        return rows_of(tensors_ + tensor, all_.num_value_heads(), 1, first_head_ * all_.values_per_key,
+                       mine_.num_value_heads());
+    }
+    /// First channel and number of channels of a key head's queries, keys and values. All have the same queries and
+    /// keys.
+    [[nodiscard]] std::array<std::pair<std::int64_t, std::int64_t>, 3> channels_of(std::int64_t head) const {
+        return {{{width_ + all_.key_dim, all_.key_dim},
+                 {width_, all_.key_dim},
+                 {head * all_.values_width(), all_.values_width()}}};
+    }
+
+    PlanBuilder& plans_;
+    const PlannedLayer& layer_;
+    const std::string tensors_;                                                ///< prefix
+    const DeltaShape all_ = plans_.config.linear.shape(1);                     ///< heads of all ranks
+    const DeltaShape& mine_ = plans_.split.delta;                              ///< of this rank
+    const std::int64_t width_ = all_.num_key_heads * all_.values_width();      ///< values of all heads
+    const std::int64_t channels_ = width_ + 2 * all_.key_dim;                  ///< of the convolution
+    const std::int64_t first_head_ = plans_.split.rank * mine_.num_key_heads;  ///< its first key head
+};
+
 }  // namespace
 
 void plan_attention(PlanBuilder& plans, const PlannedLayer& layer) {
-    if (layer.kind.linear) return LinearPlanner(plans, layer).add();
+    const bool is_mamba = plans.config.linear.rule == kernels::StateRule::sum;
+    if (layer.kind.linear) return is_mamba ? MambaPlanner(plans, layer).add() : LinearPlanner(plans, layer).add();
     HeadsPlanner heads(plans, layer);
     heads.add_norms();
     if (plans.config.has_latent_attention()) {

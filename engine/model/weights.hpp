@@ -36,10 +36,13 @@ struct LatentWeights {
 /// Linear attention (LinearAttentionConfig). Each key head has its rows side by side, in the order of DeltaShape.
 struct LinearWeights {
     kernels::Matrix inputs;  // [key heads channels + value heads value_dim, hidden]: convolution inputs, output gates
-    kernels::Matrix gates;   // [2 value heads, hidden]: rates, then steps; not quantized
+    kernels::Matrix gates;   // [DeltaShape::gates_width, hidden]: rates, then steps; not quantized
     kernels::Buffer filter;  // f32 [key heads, taps, channels]
     kernels::Buffer log_rate, step_bias;  // f32 [value heads]
     Norm norm;                            // gain f32 [value_dim], of every value head's output
+    // Mamba-2: f32 [key heads, channels] and [value heads]. Its norm, gain f32 [value heads value_dim], is that of all
+    // heads of all ranks together.
+    kernels::Buffer filter_bias, skip;
 };
 
 struct LayerWeights {

@@ -11,8 +11,9 @@ template <class Isa>
 void convolve_columns(const ConvolveJob& job, std::int64_t first, std::int64_t count, float* out) {
     using Floats = typename Isa::Floats;
     const std::int64_t channels = 2 * job.key_dim + job.values_width;
+    const float* const bias = job.bias;
     for (std::int64_t c = first; c < first + count; c += Isa::width) {
-        Floats sum = Isa::zero();
+        Floats sum = bias == nullptr ? Isa::zero() : Isa::load(bias + c);
         for (std::int64_t t = 0; t < job.taps; ++t)
             sum = Isa::fma(Isa::load(job.filter + t * channels + c), Isa::load(job.rows[t] + c), sum);
         const Floats e = exp_of<Isa>(Isa::negate(sum));
@@ -41,28 +42,31 @@ void delta_convolve(const ConvolveJob& job) {
     const std::int64_t dim = job.key_dim;
     convolve_columns<Isa>(job, 0, dim, job.query);
     convolve_columns<Isa>(job, dim, dim + job.values_width, job.update);
+    if (job.rule == StateRule::sum) return;
     scale_to_length<Isa>(job.query, dim, 1.0F / __builtin_sqrtf(static_cast<float>(dim)));
     scale_to_length<Isa>(job.update, dim, 1.0F);
 }
 
 /// A panel of columns of the state, as many as have their sums in registers.
-template <class Isa, int N>
+template <class Isa, int N, StateRule rule>
 [[gnu::always_inline]] inline void fold_columns(const FoldJob& job, std::int64_t first) {
     using Floats = typename Isa::Floats;
     Floats sum[N], delta[N];
     const float* from = job.from + first;
 #pragma GCC unroll 8
     for (int v = 0; v < N; ++v) sum[v] = Isa::zero();
-    for (std::int64_t i = 0; i < job.key_dim; ++i, from += job.value_dim) {
-        const Floats key = Isa::all(job.key[i]);
+    if constexpr (rule == StateRule::delta) {
+        for (std::int64_t i = 0; i < job.key_dim; ++i, from += job.value_dim) {
+            const Floats key = Isa::all(job.key[i]);
 #pragma GCC unroll 8
-        for (int v = 0; v < N; ++v) sum[v] = Isa::fma(Isa::load(from + v * Isa::width), key, sum[v]);
+            for (int v = 0; v < N; ++v) sum[v] = Isa::fma(Isa::load(from + v * Isa::width), key, sum[v]);
+        }
     }
     const Floats decay = Isa::all(job.decay), step = Isa::all(job.step);
 #pragma GCC unroll 8
     for (int v = 0; v < N; ++v) {
-        const Floats error = Isa::sub(Isa::load(job.value + first + v * Isa::width), Isa::mul(decay, sum[v]));
-        delta[v] = Isa::mul(step, error);
+        const Floats value = Isa::load(job.value + first + v * Isa::width);
+        delta[v] = Isa::mul(step, rule == StateRule::delta ? Isa::sub(value, Isa::mul(decay, sum[v])) : value);
         sum[v] = Isa::zero();
     }
     from = job.from + first;
@@ -78,16 +82,25 @@ template <class Isa, int N>
     }
     if (job.query == nullptr) return;
 #pragma GCC unroll 8
-    for (int v = 0; v < N; ++v) Isa::store(job.out + first + v * Isa::width, sum[v]);
+    for (int v = 0; v < N; ++v) {
+        if constexpr (rule == StateRule::sum)
+            sum[v] = Isa::fma(Isa::all(job.skip), Isa::load(job.value + first + v * Isa::width), sum[v]);
+        Isa::store(job.out + first + v * Isa::width, sum[v]);
+    }
+}
+
+template <class Isa, StateRule rule>
+void fold_state(const FoldJob& job) {
+    constexpr int at_once = 4;
+    std::int64_t first = 0;
+    for (; first + at_once * Isa::width <= job.value_dim; first += at_once * Isa::width)
+        fold_columns<Isa, at_once, rule>(job, first);
+    for (; first < job.value_dim; first += Isa::width) fold_columns<Isa, 1, rule>(job, first);
 }
 
 template <class Isa>
 void delta_fold(const FoldJob& job) {
-    constexpr int at_once = 4;
-    std::int64_t first = 0;
-    for (; first + at_once * Isa::width <= job.value_dim; first += at_once * Isa::width)
-        fold_columns<Isa, at_once>(job, first);
-    for (; first < job.value_dim; first += Isa::width) fold_columns<Isa, 1>(job, first);
+    job.rule == StateRule::sum ? fold_state<Isa, StateRule::sum>(job) : fold_state<Isa, StateRule::delta>(job);
 }
 
 /// out = gate(x) * factor, row by row (Device::output_gate).

@@ -110,10 +110,16 @@ struct ColumnUpdate {
         step = decays[shape.values_per_key + of.in_head];
     }
     /// `known`: what the state before gives for the key.
-    [[nodiscard]] __device__ float delta(float known) const {
-        return __fmul_rn(step, __fsub_rn(value, __fmul_rn(decay, known)));
+    [[nodiscard]] __device__ float delta(float known, StateRule rule) const {
+        return __fmul_rn(step, rule == StateRule::sum ? value : __fsub_rn(value, __fmul_rn(decay, known)));
     }
 };
+
+/// The output of a row, of which the state gives `out`.
+__device__ __forceinline__ float with_skip(const DeltaArgs& args, const ValueColumn& of, const ColumnUpdate& update,
+                                           float out) {
+    return args.weights.skip == nullptr ? out : __fmaf_rn(args.weights.skip[of.value_head], update.value, out);
+}
 
 __device__ __forceinline__ float changed(float state, float key, float delta, float decay) {
     return __fmaf_rn(key, delta, __fmul_rn(decay, state));
@@ -144,9 +150,10 @@ __global__ void __launch_bounds__(convolve_threads)
     const DeltaPlace own = rows[row];
     float* const update = args.update(own, args.layer, head);
     float* const kept = own.page == nullptr ? nullptr : args.slot(own, args.layer, head);
-    const float* const filter = args.weights.filter + head * taps * channels;
+    const float *const filter = args.weights.filter + head * taps * channels, *const bias = args.weights.filter_bias;
+    const bool keeps_lengths = shape.rule == StateRule::sum;
     for (std::int64_t c = thread; c < channels; c += convolve_threads) {
-        float sum = 0.0F, x = 0.0F;
+        float sum = bias == nullptr ? 0.0F : bias[head * channels + c], x = 0.0F;
         for (int t = 0; t < taps; ++t) {
             x = inputs[t] == nullptr ? 0.0F : inputs[t][c];
             sum = __fmaf_rn(filter[t * channels + c], x, sum);
@@ -162,15 +169,17 @@ __global__ void __launch_bounds__(convolve_threads)
         float squares = 0.0F;
         for (int i = thread % 16; i < dim; i += 16) squares = __fmaf_rn(x[i], x[i], squares);
         squares = lane_tree(squares);
-        if (thread % 16 == 0) scales[which] = (which == 0 ? args.query_factor : 1.0F) / __fsqrt_rn(squares + delta_eps);
+        const float length = __fsqrt_rn(squares + delta_eps);
+        if (thread % 16 == 0) scales[which] = keeps_lengths ? 1.0F : (which == 0 ? args.query_factor : 1.0F) / length;
     } else {
         const std::int64_t heads = shape.num_value_heads();
-        const float* const gates = args.gates + row * 2 * heads;
+        const float* const gates = args.gates + row * shape.gates_width();
         float* const decays = update + dim + shape.values_width();
         for (std::int64_t i = thread - warp_size; i < shape.values_per_key; i += convolve_threads - warp_size) {
             const std::int64_t h = head * shape.values_per_key + i;
-            decays[i] = decay_of(args.weights.log_rate[h], __fadd_rn(gates[h], args.weights.step_bias[h]));
-            decays[shape.values_per_key + i] = step_of(gates[heads + h]);
+            const float rate = __fadd_rn(gates[h], args.weights.step_bias[h]);
+            decays[i] = decay_of(args.weights.log_rate[h], rate);
+            decays[shape.values_per_key + i] = keeps_lengths ? step_of_rate(rate) : step_of(gates[heads + h]);
         }
     }
     __syncthreads();
@@ -263,7 +272,7 @@ __device__ __forceinline__ void fold_rows(const DeltaArgs& args, std::int64_t la
         commit_copies();
         const ColumnUpdate next_update(shape, update_of(next), of);
 
-        const float delta = update.delta(known);
+        const float delta = update.delta(known, shape.rule);
         const float* const key = keys + t % keys_ahead * dim;
         const float* const next_key = keys + (t + 1) % keys_ahead * dim;
         const float* const query = queries + t % queries_ahead * dim;
@@ -283,7 +292,7 @@ __device__ __forceinline__ void fold_rows(const DeltaArgs& args, std::int64_t la
                 known = __fmaf_rn(element, n[i], known);
             }
         }
-        if (wanted && of.there) args.output(now.index, of.value_head)[of.column] = out;
+        if (wanted && of.there) args.output(now.index, of.value_head)[of.column] = with_skip(args, of, update, out);
         now = next;
         next = after;
         update = next_update;
@@ -387,7 +396,8 @@ __device__ void run_step(const DeltaArgs& args, const DeltaTables& tables, const
         column.load(above, num_above, first, elements);
         known = add_products(elements, update + first, known);
     }
-    column.delta(index) = ColumnUpdate(args.shape, update, of).delta(known);
+    const ColumnUpdate own(args.shape, update, of);
+    column.delta(index) = own.delta(known, args.shape.rule);
     if (row < 0) return;
     const float* const query = args.query(row, of.head);
     float out = 0.0F;
@@ -397,7 +407,7 @@ __device__ void run_step(const DeltaArgs& args, const DeltaTables& tables, const
         column.change(index, first, elements);
         out = add_products(elements, query + first, out);
     }
-    args.output(row, of.value_head)[of.column] = out;
+    args.output(row, of.value_head)[of.column] = with_skip(args, of, own, out);
 }
 
 /// Grid [trees, ValueColumn::parts_of]; a warp per step.

@@ -14,7 +14,7 @@ namespace {
 
 float convolved(const ConvolveJob& job, std::int64_t column) {
     const std::int64_t channels = 2 * job.key_dim + job.values_width;
-    float sum = 0.0F;
+    float sum = job.bias == nullptr ? 0.0F : job.bias[column];
     for (std::int64_t t = 0; t < job.taps; ++t)
         sum = std::fma(job.filter[t * channels + column], job.rows[t][column], sum);
     return sum / (1.0F + exp_of(-sum));
@@ -30,6 +30,7 @@ void scale_to_length(float* x, std::int64_t dim, float factor) {
 void convolve(const ConvolveJob& job) {
     for (std::int64_t c = 0; c < job.key_dim; ++c) job.query[c] = convolved(job, c);
     for (std::int64_t c = 0; c < job.key_dim + job.values_width; ++c) job.update[c] = convolved(job, job.key_dim + c);
+    if (job.rule == StateRule::sum) return;
     scale_to_length(job.query, job.key_dim, 1.0F / std::sqrt(static_cast<float>(job.key_dim)));
     scale_to_length(job.update, job.key_dim, 1.0F);
 }
@@ -39,14 +40,15 @@ void fold(const FoldJob& job) {
         float known = 0.0F;
         for (std::int64_t i = 0; i < job.key_dim; ++i)
             known = std::fma(job.from[i * job.value_dim + j], job.key[i], known);
-        const float delta = job.step * (job.value[j] - job.decay * known);
+        const float value = job.value[j];
+        const float delta = job.step * (job.rule == StateRule::sum ? value : value - job.decay * known);
         float out = 0.0F;
         for (std::int64_t i = 0; i < job.key_dim; ++i) {
             const std::int64_t at = i * job.value_dim + j;
             job.to[at] = std::fma(job.key[i], delta, job.decay * job.from[at]);
             if (job.query != nullptr) out = std::fma(job.to[at], job.query[i], out);
         }
-        if (job.query != nullptr) job.out[j] = out;
+        if (job.query != nullptr) job.out[j] = job.rule == StateRule::sum ? std::fma(job.skip, value, out) : out;
     }
 }
 

@@ -218,7 +218,7 @@ TEST(ConfigExperts, GptOssHasSinksAndAWindowInEveryOtherLayer) {
     EXPECT_EQ(defaults.layer(1).attention_window, 0);
 }
 
-/// Granite 4.0 Micro, but for its sizes; then with experts, which no published folder without Mamba has.
+/// Granite 4.0 Micro, but for its sizes; then with experts, which no published folder without Mamba-2 has.
 TEST(ConfigExperts, Granite4HasASharedMlp) {
     const auto load_granite = [](const std::string& change) {
         return load_family("granitemoehybrid", "GraniteMoeHybridForCausalLM", change);
@@ -239,6 +239,33 @@ TEST(ConfigExperts, Granite4HasASharedMlp) {
     EXPECT_EQ(experts.shared_intermediate_size, 48);
     EXPECT_EQ(experts.rope().scaling, RopeScaling::none) << "the class's default";
     EXPECT_NEAR(experts.rope().score_scale, std::sqrt(8.0), 1e-12);
+}
+
+/// Granite 4.0 H Tiny, but for its sizes.
+TEST(ConfigExperts, Granite4HHasMamba) {
+    const auto load_granite = [](const std::string& change) {
+        return load_family("granitemoehybrid", "GraniteMoeHybridForCausalLM",
+                           R"({"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, )" + change + "}");
+    };
+    const ModelConfig config = load_granite(R"("mamba_d_head": 16, "mamba_d_state": 32, "mamba_n_groups": 1,
+        "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": true, "mamba_proj_bias": false,
+        "mamba_chunk_size": 256, "position_embedding_type": "nope", "attention_bias": true, "num_local_experts": 4,
+        "time_step_limit": [0.0, {"__float__": "Infinity"}])");
+    EXPECT_TRUE(config.layer(0).linear);
+    EXPECT_FALSE(config.layer(1).linear);
+    EXPECT_EQ(config.linear.rule, kernels::StateRule::sum);
+    EXPECT_EQ(config.linear.num_key_heads, 8) << "so that 8 ranks can share the heads";
+    EXPECT_EQ(config.linear.num_value_heads, 8);
+    EXPECT_EQ(config.linear.key_dim, 32);
+    EXPECT_EQ(config.linear.value_dim, 16);
+    EXPECT_TRUE(config.linear.filter_bias);
+    EXPECT_FALSE(config.layer(0).qkv_bias || config.layer(0).output_bias);
+    EXPECT_TRUE(config.layer(1).qkv_bias);
+    EXPECT_EQ(config.layer(0).experts.count, 4);
+    const ModelConfig defaults = load_granite(R"("mamba_d_head": "auto")");
+    EXPECT_EQ(defaults.linear.value_dim, 16);
+    EXPECT_EQ(defaults.linear.key_dim, 256) << "the class's default";
+    EXPECT_TRUE(defaults.linear.filter_bias) << "the class's default";
 }
 
 TEST(ConfigExperts, GraniteMoeHasGranitesFactors) {

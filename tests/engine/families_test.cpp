@@ -306,8 +306,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Families,
                                            "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite", "glm4", "olmo2",
                                            "olmo3", "minimax-m2", "qwen3.5", "qwen3-next", "qwen3.5-moe", "glm",
                                            "exaone4", "exaone-moe", "ernie4.5", "ernie4.5-moe", "granite4",
-                                           "granite-moe", "olmoe", "dots1", "solar-open", "hy-v3", "qwen2.5-vl",
-                                           "qwen3-vl-moe"),
+                                           "granite4-h", "granite-moe", "olmoe", "dots1", "solar-open", "hy-v3",
+                                           "qwen2.5-vl", "qwen3-vl-moe"),
                          [](const auto& info) {
                              std::string name = info.param;
                              for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');

@@ -371,7 +371,9 @@ void RemoteDevice::Delta::mix(const KvLayout& layout, std::int64_t layer, const 
                               const float* inputs, std::int64_t inputs_stride, const float* gates, float* out) {
     const kernels::DeltaWeights there{.filter = device_.inner(weights.filter),
                                       .log_rate = device_.inner(weights.log_rate),
-                                      .step_bias = device_.inner(weights.step_bias)};
+                                      .step_bias = device_.inner(weights.step_bias),
+                                      .filter_bias = device_.inner(weights.filter_bias),
+                                      .skip = device_.inner(weights.skip)};
     device_.later(
         [=, &device = device_, inputs = device_.inner(inputs), gates = device_.inner(gates), out = device_.inner(out)] {
             device.inner_->delta_rule()->mix(layout, layer, there, inputs, inputs_stride, gates, out);

@@ -20,11 +20,13 @@ const std::vector<DeltaShape> shapes = {
     {.num_key_heads = 1, .values_per_key = 2, .key_dim = 48, .value_dim = 32, .taps = 2},
     {.num_key_heads = 2, .values_per_key = 3, .key_dim = 16, .value_dim = 16, .taps = 4},
     {.num_key_heads = 1, .values_per_key = 2, .key_dim = 128, .value_dim = 128, .taps = 4},
+    {.num_key_heads = 2, .values_per_key = 3, .key_dim = 32, .value_dim = 48, .taps = 4, .rule = StateRule::sum},
+    {.num_key_heads = 1, .values_per_key = 2, .key_dim = 128, .value_dim = 64, .taps = 4, .rule = StateRule::sum},
 };
 
 std::ostream& operator<<(std::ostream& os, const DeltaShape& shape) {
     return os << shape.num_key_heads << " x " << shape.values_per_key << " heads, " << shape.key_dim << " to "
-              << shape.value_dim << ", " << shape.taps << " taps";
+              << shape.value_dim << ", " << shape.taps << " taps, " << (shape.rule == StateRule::sum ? "sum" : "delta");
 }
 
 /// A row of a pass. Without a path it is text.
@@ -55,10 +57,13 @@ class World {
         stride_ = channels + 16;  // of a gate
         for (std::int64_t l = 0; l < num_layers; ++l) {
             inputs_.push_back(numbers.normals(num_tokens * stride_));
-            gates_.push_back(numbers.normals(num_tokens * 2 * heads, 2.0F));
+            gates_.push_back(numbers.normals(num_tokens * shape.gates_width(), 2.0F));
             filters_.emplace_back(device, numbers.normals(shape.taps * channels));
             rates_.emplace_back(device, numbers.normals(heads));
             biases_.emplace_back(device, numbers.normals(heads));
+            if (shape.rule != StateRule::sum) continue;
+            filter_biases_.emplace_back(device, numbers.normals(channels));
+            skips_.emplace_back(device, numbers.normals(heads));
         }
         gates_[0][0] = 30.0F;  // where softplus(x) is x
         for (std::size_t s = 0; s < num_sequences; ++s) {
@@ -125,19 +130,22 @@ class World {
 
     void run_layer(std::int64_t layer, const std::vector<Row>& rows, std::vector<Bytes>& outputs) {
         const auto l = static_cast<std::size_t>(layer);
-        const std::int64_t heads = layout_.delta.num_value_heads();
+        const std::int64_t heads = layout_.delta.num_value_heads(), width = layout_.delta.gates_width();
         std::vector<float> inputs, gates;
         for (const Row& row : rows) {
             append(inputs, inputs_[l], row.token * stride_, stride_);
-            append(gates, gates_[l], row.token * 2 * heads, 2 * heads);
+            append(gates, gates_[l], row.token * width, width);
         }
         const OnDevice there(device_, inputs), gates_there(device_, gates);
         const auto row_bytes = static_cast<std::size_t>(heads * layout_.delta.value_dim) * sizeof(float);
         Guarded out(device_, rows.size() * row_bytes);
-        device_.delta_rule()->mix(
-            layout_, layer,
-            {.filter = filters_[l].floats(), .log_rate = rates_[l].floats(), .step_bias = biases_[l].floats()},
-            there.floats(), stride_, gates_there.floats(), out.floats());
+        device_.delta_rule()->mix(layout_, layer,
+                                  {.filter = filters_[l].floats(),
+                                   .log_rate = rates_[l].floats(),
+                                   .step_bias = biases_[l].floats(),
+                                   .filter_bias = filter_biases_.empty() ? nullptr : filter_biases_[l].floats(),
+                                   .skip = skips_.empty() ? nullptr : skips_[l].floats()},
+                                  there.floats(), stride_, gates_there.floats(), out.floats());
         EXPECT_TRUE(out.intact());
         const Bytes bytes = out.bytes();
         for (std::size_t r = 0; r < rows.size(); ++r)
@@ -149,6 +157,7 @@ class World {
     std::int64_t stride_ = 0;
     std::vector<std::vector<float>> inputs_, gates_;  ///< by layer, [tokens, …]
     std::vector<OnDevice> filters_, rates_, biases_;
+    std::vector<OnDevice> filter_biases_, skips_;  ///< with StateRule::sum
     std::vector<Buffer> buffers_;
     std::byte* pages_[num_sequences] = {};
     std::vector<std::byte*> scratch_[num_sequences];

@@ -232,6 +232,12 @@ ERNIE_MOE = ERNIE | {"architectures": ["Ernie4_5_MoeForCausalLM"], "model_type":
 GRANITE4 = GRANITE | {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "num_local_experts": 0,
                       "num_experts_per_tok": 0, "shared_intermediate_size": 24, "intermediate_size": 24, "head_dim": None,
                       "position_embedding_type": "rope", "layer_types": ["attention", "attention"], "mamba_n_heads": 8}  # fmt: skip
+# Mamba-2 in two of three layers: a group whose keys and queries are those of all heads.
+GRANITE4_H = GRANITE4 | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 8, "num_hidden_layers": 3,
+                         "position_embedding_type": "nope", "layer_types": ["mamba", "attention", "mamba"],
+                         "mamba_n_groups": 1, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 4,
+                         "mamba_conv_bias": True, "mamba_proj_bias": False, "mamba_chunk_size": 256,
+                         "max_position_embeddings": 8192, "normalization_function": "rmsnorm"}  # fmt: skip
 GRANITE_MOE = GRANITE | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", "num_local_experts": 6,
                          "num_experts_per_tok": 3, "intermediate_size": 12, "head_dim": None}  # fmt: skip
 OLMOE = OLMO2 | {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 5, "num_experts_per_tok": 3,
@@ -409,6 +415,11 @@ MODELS = [
     Model("granite4", GRANITE4, prompt=40),
     Model("granite4-moe-modern", GRANITE4 | {"num_local_experts": 5, "num_experts_per_tok": 2, "position_embedding_type": NULL,
                                              "layer_types": ["full_attention", "full_attention"], "intermediate_size": 12},
+          modern=True),
+    Model("granite4-h", GRANITE4_H, 300, prompt=40, saved=True),
+    Model("granite4-h-modern", GRANITE4_H | {"num_local_experts": 0, "num_hidden_layers": 2, "mamba_n_heads": 4,
+                                             "layer_types": ["linear_attention", "full_attention"], "mamba_d_head": 32,
+                                             "mamba_conv_bias": False, "torch_dtype": "bfloat16"}, 80, torch.bfloat16,
           modern=True),
     Model("granite-moe", GRANITE_MOE, prompt=40, saved=True),
     Model("olmoe", OLMOE, prompt=40, saved=True),
