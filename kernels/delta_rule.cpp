@@ -140,7 +140,8 @@ class HeadPass {
                             node.path.begin();
         known_.assign(node.path.begin(), node.path.end());
         for (std::int64_t d = shared + 1; d < depth; ++d)
-            fold_all(kernels_, shape_, behind(d - 1), scratch_.level(d), slot(node.path[d - 1]) + shape_.channels(), {});
+            fold_all(kernels_, shape_, behind(d - 1), scratch_.level(d), slot(node.path[d - 1]) + shape_.channels(),
+                     {});
         std::vector<const float*> inputs = window_;
         for (std::int64_t d = 0; d + 1 < depth; ++d) inputs.push_back(slot(node.path[d]));
         inputs.push_back(input(node.row));

@@ -1,7 +1,7 @@
-// Sizes and places of linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464, section 3), and of its
-// special case Mamba-2 (StateRule). Such layers keep no keys and values of earlier positions, but one state per head, a matrix, and the last inputs of a short
-// convolution. Both are in a page of their own, of which a sequence has one; what draft nodes would add to it is in
-// scratch slots, as their keys and values are in other layers.
+// Sizes and places of linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464, section 3), or as in
+// Mamba-2 (StateRule). Such layers keep no keys and values of earlier positions, but one state per head, a matrix, and
+// the last inputs of a short convolution. Both are in a page of their own, of which a sequence has one; what draft
+// nodes would add to it is in scratch slots, as their keys and values are in other layers.
 #pragma once
 
 #include <algorithm>

@@ -480,7 +480,8 @@ class Device {
                           std::byte* out, std::int64_t out_stride) = 0;
 
     /// out[r, i] = f(gate[r, i]) * x[r, i], rounded to act. gate: f32 [num_rows, gate_stride]; x: f32 [num_rows,
-    /// width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
+    /// width]; out: act [num_rows, out_stride], columns beyond width are set to zero. `out` may be `x` if act is f32
+    /// and out_stride is width.
     virtual void output_gate(OutputGate f, const float* gate, std::int64_t gate_stride, const float* x,
                              std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                              std::int64_t out_stride) = 0;

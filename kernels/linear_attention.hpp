@@ -19,7 +19,7 @@ struct DeltaWeights {
     const float* skip = nullptr;         ///< [value heads]: D
 };
 
-/// Linear attention by the gated delta rule (delta_shape.hpp; delta_rule.hpp states the arithmetic).
+/// Linear attention by the gated delta rule, or as in Mamba-2 (delta_shape.hpp; delta_rule.hpp states the arithmetic).
 class DeltaRule {
   public:
     virtual ~DeltaRule() = default;

@@ -19,6 +19,7 @@ constexpr DefaultSizes qwen3_next_sizes{.intermediate = 5632, .kv_heads = 2, .he
 /// No layer has an MLP of intermediate_size, which the published folders do not name.
 constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .head_dim = 256, .rotated_share = 0.25};
 
+constexpr DefaultSizes ernie_sizes{.kv_heads = 2, .head_dim = 128};
 constexpr DefaultSizes qwen2_vl_sizes{.kv_heads = 8};
 constexpr DefaultSizes qwen3_vl_moe_sizes{.intermediate = 5632, .kv_heads = 16};
 /// No layer has an MLP of intermediate_size.
@@ -43,9 +44,9 @@ constexpr Architecture architectures[] = {
     {"qwen2", "Qwen2ForCausalLM", silu, read_qwen2_layers},
     {"qwen3", "Qwen3ForCausalLM", silu, read_qwen3_layers, {.head_dim = 128}},
     {"qwen3_moe", "Qwen3MoeForCausalLM", silu, read_qwen3_moe_layers, {.intermediate = 6144, .kv_heads = 4}},
-    {"qwen2_vl", "Qwen2VLForConditionalGeneration", silu, read_qwen2_layers, qwen2_vl_sizes, qwen2_vl},
-    {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", silu, read_qwen2_layers, qwen2_vl_sizes, qwen2_vl},
-    {"qwen3_vl", "Qwen3VLForConditionalGeneration", silu, read_qwen3_layers, {.head_dim = 128}, images},
+    {"qwen2_vl", "Qwen2VLForConditionalGeneration", silu, read_qwen2_vl_layers, qwen2_vl_sizes, qwen2_vl},
+    {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", silu, read_qwen2_vl_layers, qwen2_vl_sizes, qwen2_vl},
+    {"qwen3_vl", "Qwen3VLForConditionalGeneration", silu, read_qwen3_vl_layers, {.head_dim = 128}, images},
     {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", silu, read_qwen3_vl_moe_layers, qwen3_vl_moe_sizes,
      moe_images},
     {"qwen3_5_text", "Qwen3_5ForCausalLM", silu, read_qwen3_5_layers, qwen3_5_sizes},
@@ -71,8 +72,8 @@ constexpr Architecture architectures[] = {
     {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
     {"olmoe", "OlmoeForCausalLM", silu, read_olmoe_layers},
     {"exaone4", "Exaone4ForCausalLM", silu, read_exaone4_layers},
-    {"exaone_moe", "ExaoneMoeForCausalLM", silu, read_exaone_moe_layers},
-    {"ernie4_5", "Ernie4_5ForCausalLM", silu, read_ernie4_5_layers, {.kv_heads = 2, .head_dim = 128}},
+    {"exaone_moe", "ExaoneMoeForCausalLM", silu, read_exaone_moe_layers, {}, {}, "ExaoneMoEForCausalLM"},
+    {"ernie4_5", "Ernie4_5ForCausalLM", silu, read_ernie4_5_layers, ernie_sizes, {}, "Ernie4_5_ForCausalLM"},
     {"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", silu, read_ernie4_5_moe_layers, {.intermediate = 12288, .kv_heads = 4}},
     {"dots1", "Dots1ForCausalLM", silu, read_dots1_layers},
     {"solar_open", "SolarOpenForCausalLM", silu, read_solar_open_layers, solar_open_sizes},

@@ -47,6 +47,7 @@ struct Architecture {
     void (*read_layers)(const Section& top, ModelConfig& config);
     DefaultSizes sizes = {};
     FolderFormat folder = {};
+    std::string_view other_class_name = "";  ///< that some folders name instead
 };
 
 /// The row of a model_type; null: it is not supported.

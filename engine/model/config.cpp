@@ -37,7 +37,9 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
         // Published layers of EAGLE-3 append that to the name.
         const bool layer = top.find("draft_vocab_size") != nullptr && single && named->front().is_string() &&
                            named->front().get<std::string>() == std::string(found->class_name) + "Eagle3";
-        if (!layer && (!single || named->front() != found->class_name)) {
+        const bool known = single && (named->front() == found->class_name ||
+                                      (!found->other_class_name.empty() && named->front() == found->other_class_name));
+        if (!layer && !known) {
             throw InputError(top.file, "architectures", "[\"" + std::string(found->class_name) + "\"]",
                              describe(single ? named->front() : *named));
         }
@@ -167,7 +169,10 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
 /// row by row, as transformers 5 saves stacks that were published column by column.
 ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, ExpertStack published) {
     const TensorNames& names = tensor_names(config);
-    const std::string experts = names.layers + "0." + names.experts;
+    const auto first = std::find_if(config.layers.begin(), config.layers.end(),
+                                    [](const LayerConfig& layer) { return layer.experts.count > 0; });
+    const std::string number = std::to_string(first - config.layers.begin()) + ".";
+    const std::string experts = names.layers + number + names.experts;
     const auto apart = files.tensors().lower_bound(experts + "0.");
     if (apart != files.tensors().end() && apart->first.starts_with(experts + "0.")) return ExpertStack::none;
     const auto up = files.tensors().find(experts + names.stacked_up);

@@ -82,6 +82,8 @@ void check_quantization_files(const std::filesystem::path& folder);
 
 /// Fills in the layers, and what else differs between families. Throws InputError naming the field.
 void read_llama_layers(const Section& top, ModelConfig& config);
+void read_qwen2_vl_layers(const Section& top, ModelConfig& config);
+void read_qwen3_vl_layers(const Section& top, ModelConfig& config);
 void read_qwen2_layers(const Section& top, ModelConfig& config);
 void read_qwen3_layers(const Section& top, ModelConfig& config);
 void read_qwen3_moe_layers(const Section& top, ModelConfig& config);

@@ -12,10 +12,11 @@ namespace {
 
 /// Qwen: the window applies to layers from max_window_layers on, if use_sliding_window says so. (Published folders
 /// name a window without using it.)
-void read_qwen_windows(const Section& top, ModelConfig& config) {
+void read_qwen_windows(const Section& top, std::int64_t default_first, ModelConfig& config) {
     const bool uses = top.flag("use_sliding_window");
     const std::int64_t window = uses ? window_of(top, 4096) : 0;
-    const std::int64_t first = get_int_or(top.json, "max_window_layers", 28, 0, max_layers, top.file, top.within);
+    const std::int64_t first =
+        get_int_or(top.json, "max_window_layers", default_first, 0, max_layers, top.file, top.within);
     const auto windowed =
         windowed_layers(top, config.num_layers, [&](std::int64_t layer) { return window > 0 && layer >= first; });
     set_windows(top, window, windowed, config);
@@ -34,12 +35,25 @@ void read_llama_layers(const Section& top, ModelConfig& config) {
 void read_qwen2_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
     config.layers.front().qkv_bias = true;
-    read_qwen_windows(top, config);
+    read_qwen_windows(top, 28, config);
+}
+
+/// The text models of Qwen2-VL and Qwen2.5-VL.
+void read_qwen2_vl_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().qkv_bias = true;
+    read_qwen_windows(top, 80, config);
 }
 
 void read_qwen3_layers(const Section& top, ModelConfig& config) {
     read_qwen3_attention(top, config);
-    read_qwen_windows(top, config);
+    read_qwen_windows(top, 28, config);
+}
+
+/// The text model of Qwen3-VL.
+void read_qwen3_vl_layers(const Section& top, ModelConfig& config) {
+    read_qwen3_attention(top, config, 5e5);
 }
 
 namespace {
@@ -53,6 +67,12 @@ std::int64_t linear_dim(const Section& top, std::string_view key, std::int64_t f
     return value;
 }
 
+void check_width(const Section& top, std::string_view key, const LinearAttentionConfig& linear) {
+    if (linear.num_value_heads * linear.value_dim > max_intermediate_size)
+        top.refuse(key, "heads of " + std::to_string(linear.value_dim) + " dimensions with at most " +
+                            std::to_string(max_intermediate_size) + " together");
+}
+
 /// Heads of linear attention.
 void read_linear_attention(const Section& top, LinearAttentionConfig& linear) {
     linear.num_key_heads = top.size_or("linear_num_key_heads", 16, max_heads);
@@ -60,6 +80,7 @@ void read_linear_attention(const Section& top, LinearAttentionConfig& linear) {
     linear.key_dim = linear_dim(top, "linear_key_head_dim", 128);
     linear.value_dim = linear_dim(top, "linear_value_head_dim", 128);
     linear.taps = get_int_or(top.json, "linear_conv_kernel_dim", 4, 2, 16, top.file, top.within);
+    check_width(top, "linear_num_value_heads", linear);
     if (linear.num_value_heads % linear.num_key_heads != 0)
         top.refuse("linear_num_value_heads",
                    "a multiple of linear_num_key_heads = " + std::to_string(linear.num_key_heads));
@@ -118,7 +139,8 @@ void read_mamba_width(const Section& top, const ModelConfig& config, LinearAtten
     const Json* given = top.find(dim);
     const bool is_auto = given == nullptr || *given == "auto";
     linear.value_dim = is_auto ? width / linear.num_value_heads : linear_dim(top, dim, 64);
-    if (linear.value_dim * linear.num_value_heads != width || linear.value_dim % 16 != 0)
+    if (linear.value_dim * linear.num_value_heads != width || linear.value_dim % 16 != 0 ||
+        linear.value_dim > max_head_dim || width > max_intermediate_size)
         top.refuse(is_auto ? heads : dim, "heads of a multiple of 16 dimensions, mamba_expand * hidden_size = " +
                                               std::to_string(width) + " together");
 }
@@ -135,10 +157,8 @@ void read_mamba(const Section& top, const ModelConfig& config, LinearAttentionCo
     linear.taps = get_int_or(top.json, "mamba_d_conv", 4, 2, 16, top.file, top.within);
     linear.filter_bias = top.flag_or("mamba_conv_bias", true);
     if (top.flag("mamba_proj_bias")) top.refuse("mamba_proj_bias", "false");
-    const Json* limits = top.find(limit);  // JSON has no infinity: it is a text, or not there
-    const bool is_limited = limits != nullptr && (!limits->is_array() || limits->size() != 2 ||
-                                                  limits->front() != 0.0 || limits->back().is_number());
-    if (is_limited) top.refuse(limit, "null: steps without limits");
+    const Json none = {0.0, {{"__float__", "Infinity"}}};  // as transformers 5 writes it
+    if (top.find(limit) != nullptr && *top.find(limit) != none) top.refuse(limit, "null: steps without limits");
 }
 
 }  // namespace

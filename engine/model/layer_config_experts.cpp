@@ -102,12 +102,12 @@ void read_qwen3_moe_layers(const Section& top, ModelConfig& config) {
 
 /// Qwen3-VL's text model with experts in stacks, column by column as published; ModelConfig::load looks into the files.
 void read_qwen3_vl_moe_layers(const Section& top, ModelConfig& config) {
-    read_qwen3_moe_layers(top, config);
-    for (LayerConfig& layer : config.layers) {
-        if (layer.experts.count == 0) continue;
-        layer.experts.stack = ExpertStack::columns;
-        layer.experts.normalized = true;
-    }
+    read_qwen3_vl_layers(top, config);
+    const bool modern = top.find("num_local_experts") != nullptr;  // as transformers 5 writes it
+    ExpertConfig experts = read_experts(top, config, modern ? "num_local_experts" : "num_experts", 60, 4);
+    experts.stack = ExpertStack::columns;
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 1408, max_intermediate_size);
+    set_experts(top, experts, config);
 }
 
 /// OLMoE: norms on all heads of q and of k.
@@ -237,6 +237,17 @@ void check_mlp_types(const Section& top, const ModelConfig& config) {
     if (*types != expected) top.refuse("mlp_layer_types", R"("dense" for the first layers, and "sparse")");
 }
 
+/// The same in the form of K-EXAONE.
+void check_moe_layers(const Section& top, const ModelConfig& config) {
+    const Json* is_moe = top.find("is_moe_layer");
+    if (is_moe == nullptr) return;
+    Json expected = Json::array();
+    for (std::int64_t at = 0; at < config.num_layers; ++at) expected.push_back(config.layer(at).experts.count > 0);
+    if (*is_moe != expected)
+        top.refuse("is_moe_layer",
+                   "false for the first layers, as first_k_dense_replace or mlp_layer_types says, and true");
+}
+
 /// How many of the first layers have no experts, where layers are named; else `fallback`.
 std::int64_t first_dense_of(const Section& top, std::int64_t fallback) {
     const Json* types = top.find("mlp_layer_types");
@@ -326,13 +337,14 @@ void read_exaone_moe_layers(const Section& top, ModelConfig& config) {
                         .shared_key = "num_shared_experts"},
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
     check_mlp_types(top, config);
+    check_moe_layers(top, config);
 }
 
 /// Hy3.
 void read_hy_v3_layers(const Section& top, ModelConfig& config) {
-    read_qwen3_attention(top, config);
+    read_qwen3_attention(top, config, 11158840.0);
+    if (top.flag("mlp_bias")) top.refuse("mlp_bias", "false");
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
-    config.layers.front().rope = read_rope(rope_section(top), top, config, 11158840.0);
     read_routed_layers(top,
                        {.experts = 192,
                         .per_token = 8,
@@ -354,6 +366,7 @@ void read_ernie4_5_moe_layers(const Section& top, ModelConfig& config) {
     };
     read_ernie4_5_layers(top, config);
     if (top.flag("use_bias")) top.refuse("use_bias", "false");
+    if (top.positive_or("moe_norm_min", 1e-12, 1.0) != 1e-12) top.refuse("moe_norm_min", "1e-12");
     ExpertConfig experts = read_experts(top, config, "moe_num_experts", 64, 6, "moe_k");
     experts.corrected = true;
     const std::int64_t width = top.size_or("moe_intermediate_size", 1536, max_intermediate_size);

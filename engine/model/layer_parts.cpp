@@ -80,8 +80,8 @@ void read_llama_attention(const Section& top, ModelConfig& config, double defaul
     layer.mlp_bias = top.flag("mlp_bias");
 }
 
-void read_qwen3_attention(const Section& top, ModelConfig& config) {
-    read_common(top, config);
+void read_qwen3_attention(const Section& top, ModelConfig& config, double default_theta) {
+    read_common(top, config, default_theta);
     LayerConfig& layer = config.layers.front();
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     layer.head_norm = true;

@@ -41,7 +41,7 @@ void read_common(const Section& top, ModelConfig& config, double default_theta =
 void read_llama_attention(const Section& top, ModelConfig& config, double default_theta);
 
 /// read_common, with the biases and norms of Qwen3.
-void read_qwen3_attention(const Section& top, ModelConfig& config);
+void read_qwen3_attention(const Section& top, ModelConfig& config, double default_theta = 1e4);
 
 /// The factors of Granite.
 void read_granite_factors(const Section& top, ModelConfig& config);

@@ -122,6 +122,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
         for (const std::int64_t value :
              {linear.num_key_heads, linear.num_value_heads, linear.key_dim, linear.value_dim, linear.taps})
             writer.put(value);
+        if (linear.rule == kernels::StateRule::sum) writer.put(linear.filter_bias);
     }
     if (!is_early(config.model_type)) put_blocks(config, writer);
     if (config.model_type.starts_with("gemma4")) put_gemma4(config, writer);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,14 +91,38 @@ bool contradicts_config(const std::string& part, const TensorView& tensor, const
            (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
 }
 
+std::string unexpected(const std::pair<const std::string, TensorView>& tensor) {
+    return InputError::format(tensor.second.file, tensor.first, "none of that name, as config.json says", "one", "");
+}
+
+/// Biases of Mamba-2 that config.json says are not there.
+void add_mamba_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    if (config.linear.rule != kernels::StateRule::sum) return;
+    const TensorNames& names = tensor_names(config);
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        if (!config.layer(at).linear) continue;
+        const std::string layer = names.layers + std::to_string(at) + "." + names.linear;
+        for (const char* bias : {"conv1d.bias", "in_proj.bias", "out_proj.bias"}) {
+            const auto found = tensors.tensors().find(layer + bias);
+            const bool is_read = config.linear.filter_bias && bias == std::string_view("conv1d.bias");
+            if (found != tensors.tensors().end() && !is_read) faults.push_back(unexpected(*found));
+        }
+    }
+}
+
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
 void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
     const TensorNames& names = tensor_names(config);
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const LayerConfig& kind = config.layer(at);
-        if (kind.experts.count == 0) continue;
         const std::string layer = names.layers + std::to_string(at) + ".";
         const std::string experts = layer + names.experts;
+        if (kind.experts.count == 0) {
+            const auto found = tensors.tensors().lower_bound(experts);
+            if (found != tensors.tensors().end() && found->first.starts_with(experts))
+                faults.push_back(unexpected(*found));
+            continue;
+        }
         for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
             const auto& [name, view] = *it;
             if (!name.starts_with(layer)) break;
@@ -109,8 +134,7 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
             if (!config.has_latent_attention() && contradicts_config(name.substr(layer.size()), view, names, kind))
-                faults.push_back(
-                    InputError::format(view.file, name, "none of that name, as config.json says", "one", ""));
+                faults.push_back(unexpected(*it));
             if (kind.experts.stacked() && tensors.contains(name + "_blocks"))
                 faults.push_back(
                     InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
@@ -128,11 +152,12 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     Weights weights;
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
+    add_mamba_faults(config, tensors, faults);
     const TensorNames& names = tensor_names(config);
-    const std::string mtp_marker = names.has_numbered_mtp() ? names.mtp.fusion + ".weight" : "";
+    const std::string other_layer = names.has_numbered_mtp() ? names.mtp.fusion + ".weight" : names.unread_layer;
     for (std::string& fault :
          tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
-                       {names.layers, "layer", "num_hidden_layers", config.num_layers, mtp_marker}, tensors))
+                       {names.layers, "layer", "num_hidden_layers", config.num_layers, other_layer}, tensors))
         faults.push_back(std::move(fault));
     return faults;
 }

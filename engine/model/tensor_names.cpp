@@ -101,6 +101,7 @@ TensorNames hy3() {
     names.shared_up = {"mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"};
     names.shared_down = "mlp.shared_mlp.down_proj";
     names.any_shared = "mlp.shared_mlp";
+    names.unread_layer = "eh_proj.weight";
     return names;
 }
 

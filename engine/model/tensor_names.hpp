@@ -64,6 +64,8 @@ struct TensorNames {
     std::string layer_embedding = "", layer_projection = "", layer_projection_norm = "";
     std::string embedding_gate = "", embedding_output = "", embedding_out_norm = "";
 
+    /// The tensor by which one tells a layer behind the last that is no layer of the model, and is not read; "": none.
+    std::string unread_layer = "";
     MtpNames
         mtp{};  ///< of the layer for multi-token prediction; `layers` = "": all are in one more layer behind the last
     [[nodiscard]] bool has_numbered_mtp() const { return !mtp.fusion.empty() && mtp.layers.empty(); }

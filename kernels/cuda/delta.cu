@@ -1,5 +1,4 @@
-// Linear attention of CudaDevice by the gated delta rule: the arithmetic that delta_rule.hpp states, with the bits of
-// the CPU.
+// Linear attention of CudaDevice: the arithmetic that delta_rule.hpp states, with the bits of the CPU.
 //
 // A layer is up to three kernels. The first computes what a row adds to the states (its update) and its query, for all
 // rows at once; a draft node's into its scratch slot. The second goes through the rows of the text, in which a column

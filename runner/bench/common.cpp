@@ -119,6 +119,26 @@ ModelConfig qwen3_5_4b() {
     return config;
 }
 
+/// Mamba-2 in nine of ten layers.
+ModelConfig granite_4_h_micro() {
+    ModelConfig config = shape(100352, 2048, 8192, 40, 32, 8, 64, true);
+    config.linear = {.rule = kernels::StateRule::sum,
+                     .num_key_heads = 8,
+                     .num_value_heads = 64,
+                     .key_dim = 128,
+                     .value_dim = 64,
+                     .taps = 4,
+                     .filter_bias = true};
+    config.files.fused_gate_up = true;
+    config.model_type = "granitemoehybrid";
+    engine::LayerConfig& layer = config.layers.front();
+    layer.rope = {.scaling = engine::RopeScaling::none};
+    layer.block_scale = 0.22;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), layer);
+    for (std::size_t at = 0; at < config.layers.size(); ++at) config.layers[at].linear = at % 10 != 5;
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
@@ -129,6 +149,7 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"gpt-oss-20b", gpt_oss_20b()},
         {"deepseek-v2-lite", deepseek_v2_lite()},
         {"qwen3.5-4b", qwen3_5_4b()},
+        {"granite-4-h-micro", granite_4_h_micro()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

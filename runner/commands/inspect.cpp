@@ -147,8 +147,9 @@ Json describe_linear_attention(const engine::ModelConfig& config) {
     const kernels::DeltaShape shape = linear.shape(1);
     const auto layouts = engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16);
     const std::int64_t layers = engine::state_layout(layouts)->num_layers;
-    return {{"rule", linear.rule == kernels::StateRule::sum ? "mamba2" : "gated delta"},
-            {"key_heads", linear.num_key_heads},
+    const bool is_mamba = linear.rule == kernels::StateRule::sum;  // all heads have one query and key
+    return {{"rule", is_mamba ? "mamba2" : "gated delta"},
+            {"key_heads", is_mamba ? 1 : linear.num_key_heads},
             {"value_heads", linear.num_value_heads},
             {"key_dim", linear.key_dim},
             {"value_dim", linear.value_dim},

@@ -305,8 +305,9 @@ TEST(ConfigExperts, KExaoneNormsBeforeBlocks) {
     EXPECT_TRUE(experts.corrected && experts.normalized);
     EXPECT_EQ(experts.scale, 2.5);
     EXPECT_EQ(config.shared_intermediate_size, 96);
-    EXPECT_EQ(load_family("exaone_moe", "ExaoneMoeForCausalLM", "{}").layer(1).experts.count, 64)
-        << "the class's default, after one layer without";
+    const ModelConfig published =
+        load_family("exaone_moe", "ExaoneMoEForCausalLM", R"({"is_moe_layer": [false, true]})");
+    EXPECT_EQ(published.layer(1).experts.count, 64) << "the class's default, after one layer without";
 }
 
 /// ERNIE-4.5-21B-A3B, but for its sizes; then every other layer of a range.
@@ -371,6 +372,14 @@ TEST(ConfigExperts, Qwen3VlStacksExpertsByColumnsAsPublished) {
     EXPECT_EQ(experts.stack, ExpertStack::columns);
     EXPECT_EQ(experts.count, 5);
     EXPECT_TRUE(experts.normalized);
+    const ModelConfig defaults =
+        load_family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration",
+                    R"({"text_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 16,
+                    "vocab_size": 96, "max_position_embeddings": 1024, "use_sliding_window": true}})");
+    EXPECT_EQ(defaults.layer(0).experts.count, 60);
+    EXPECT_EQ(defaults.layer(0).experts.per_token, 4);
+    EXPECT_EQ(defaults.layer(0).attention_window, 0) << "the class has none";
+    EXPECT_EQ(defaults.rope().theta, 5e5);
     EXPECT_EQ(ModelConfig::load(folders / "qwen3-vl-moe-modern").layer(0).experts.stack, ExpertStack::rows)
         << "as transformers 5 saves them";
 }

@@ -294,7 +294,7 @@ TEST(ConfigFamilies, Ernie45RotatesPairsSideBySide) {
     EXPECT_EQ(config.head_dim, 128) << "the class's default";
     EXPECT_EQ(config.num_kv_heads, 2) << "the class's default";
     EXPECT_TRUE(config.tied_embeddings) << "the class's default";
-    const LayerConfig biased = load_family("ernie4_5", "Ernie4_5ForCausalLM", R"({"use_bias": true})").layer(0);
+    const LayerConfig biased = load_family("ernie4_5", "Ernie4_5_ForCausalLM", R"({"use_bias": true})").layer(0);
     EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
 }
 
@@ -323,6 +323,10 @@ TEST(ConfigFamilies, PositionsOfQwenVlAreThoseOfAText) {
     EXPECT_TRUE(third.layer(0).head_norm && third.tied_embeddings);
     EXPECT_EQ(third.head_dim, 128) << "the class's default";
     EXPECT_EQ(third.rope().scaling, RopeScaling::standard);
+    const ModelConfig defaults = load_family("qwen2_vl", "Qwen2VLForConditionalGeneration",
+                                             R"({"rope_theta": "DELETE", "rms_norm_eps": "DELETE"})");
+    EXPECT_EQ(defaults.rope().theta, 1e6);
+    EXPECT_EQ(defaults.norm_eps, 1e-5);
 }
 
 TEST(ConfigFamilies, Olmo2NormsOutputs) {

@@ -61,6 +61,12 @@ const Expected models[] = {
     {"qwen3.5-moe", 0xf135da313d32ff55U, 48224, 56416, 885376, 369888},
     {"qwen3.5-moe-fp8", 0x2546af453608d539U, 48224, 56416, 885376, 369888},
     {"qwen2-moe", 0xf85fa957c4a981ffU, 31456, 38656, 694784, 181488},
+    {"exaone4", 0x22ebbc905211ce91U, 19448, 22496, 355808, 79488},
+    {"ernie4.5-moe", 0x8eb637188b7a657fU, 23462, 30488, 541976, 187488},
+    {"granite4", 0x2315facd427bf48aU, 13984, 16000, 254080, 79488},
+    {"granite4-h", 0x5ac66447df2d5374U, 51920, 85216, 1252672, 388288},
+    {"qwen3-vl-moe", 0xe61bad01d546a81dU, 26624, 35200, 609664, 231888},
+    {"hy-v3", 0xdf2c2e43c7600ebeU, 19541, 25620, 457236, 187088},
     {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
 };
 
@@ -91,6 +97,7 @@ TEST(ModelPlan, LayersForMultiTokenPredictionAreNotRead) {
     ModelConfig config = ModelConfig::load(folder);
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
     ASSERT_TRUE(tensors.contains("model.layers.3.eh_proj.weight"));
+    ASSERT_TRUE(SafetensorsFolder::open(LONGHAUL_TEST_DATA "/parity/hy-v3").contains("model.layers.2.eh_proj.weight"));
     EXPECT_EQ(tensor_faults(config, tensors), std::vector<std::string>{});
     config.num_layers = 2;
     config.layers.pop_back();
@@ -151,6 +158,30 @@ TEST(ModelPlan, AHeadInTheFilesIsNotTiedAway) {
         EXPECT_EQ(ModelConfig::load(folder).tied_embeddings, of_text);
         std::filesystem::remove_all(folder);
     }
+}
+
+TEST(ModelPlan, BiasesOfMambaThatTheConfigDeniesAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/granite4-h";
+    ModelConfig config = ModelConfig::load(folder);
+    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+    const std::uint64_t with = model_fingerprint(config, tensors.fingerprint());
+    config.linear.filter_bias = false;
+    EXPECT_NE(model_fingerprint(config, tensors.fingerprint()), with);
+    const std::vector<std::string> faults = tensor_faults(config, tensors);
+    ASSERT_EQ(faults.size(), 2U) << "in the first and the last of three layers";
+    EXPECT_TRUE(
+        faults.front().ends_with("model.layers.0.mamba.conv1d.bias: expected none of that name, as config.json "
+                                 "says, got one"))
+        << faults.front();
+}
+
+TEST(ModelPlan, ExpertsThatTheConfigDeniesAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/granite4-h";
+    ModelConfig config = ModelConfig::load(folder);
+    for (LayerConfig& layer : config.layers) layer.experts = {};
+    const std::vector<std::string> faults = tensor_faults(config, SafetensorsFolder::open(folder));
+    ASSERT_GE(faults.size(), 3U) << "in each layer";
+    EXPECT_NE(faults.front().find("model.layers.0.block_sparse_moe."), std::string::npos) << faults.front();
 }
 
 TEST(ModelPlan, ExpertsBeyondTheConfigsAreFaults) {

@@ -153,6 +153,8 @@ def write_model(spec, folder, state):
         with tempfile.TemporaryDirectory() as scratch:
             save(folder, scratch, spec.dtype, state)
             tensors = safetensors.torch.load_file(pathlib.Path(scratch) / "model.safetensors")
+        if config["model_type"] == "hy_v3":  # a part of a layer for multi-token prediction
+            tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
         if config["model_type"] == "qwen3_vl_moe":  # published column by column, saved row by row
             tensors = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in tensors.items()}
         safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
