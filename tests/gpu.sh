@@ -3,7 +3,7 @@
 # tests/gpu/README.md explains the results.
 #
 #   tests/gpu.sh pack [ARCHITECTURE]   builds, and packs the programs with the libraries that a bare machine lacks, into
-#                                      build-gpu/programs.tar.gz. Needs nvcc but no GPU. ARCHITECTURE: 90a-real (default)
+#                                      build-gpu/programs.tar.xz. Needs nvcc but no GPU. ARCHITECTURE: 90a-real (default)
 #                                      for H100 and H200, 80-real, 100-real, …
 #   tests/gpu.sh                       runs the packed programs. The machine needs only a GPU and its driver; CUDA's
 #                                      tools, NCCL, cuBLASLt and PyTorch are used where they are. Without the archive it

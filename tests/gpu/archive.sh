@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # The archive of programs that tests/gpu.sh runs; sourced by it. Built here, run on a machine that has only a driver.
 
-archive='build-gpu/programs.tar.gz'  # gzip, because a bare machine has it
-max_archive_bytes=36000000  # what may be copied to such a machine is limited
+archive='build-gpu/programs.tar.xz'  # less than half of what gzip makes: its window sees that programs share kernels
+max_archive_bytes=18000000  # what may be copied to such a machine, with the repository, is limited
 programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
 
 # The C library and the driver come from the machine. NCCL and cuBLASLt are large and loaded on demand; a machine with
@@ -38,12 +38,20 @@ collect() {  # FOLDER
   git describe --always --dirty --abbrev=12 >"$1/commit"
 }
 
+unpack() {  # FOLDER
+  if command -v xz >/dev/null; then
+    tar -C "$1" -xJf "$archive"
+  else
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$archive" "$1"
+  fi
+}
+
 pack() {  # ARCHITECTURE
   local build=build-gpu/build-$1 folder num_bytes
   folder=$(mktemp -d)
   build_programs "$1"
   collect "$folder/programs"
-  tar -C "$folder" -c programs | gzip -9 >"$archive"
+  tar -C "$folder" -c programs | xz -9 >"$archive"
   rm -rf "$folder"
   num_bytes=$(stat -c %s "$archive")
   echo "$archive: $((num_bytes / 1000)) KB for $1"

@@ -95,7 +95,7 @@ class GpuScript(unittest.TestCase):
             write_program(self.root / "programs/bin" / name, text)
         (self.root / "programs/commit").write_text("abc123\n")
         (self.root / "build-gpu").mkdir()
-        with tarfile.open(self.root / "build-gpu/programs.tar.gz", "w:gz") as archive:
+        with tarfile.open(self.root / "build-gpu/programs.tar.xz", "w:xz") as archive:
             archive.add(self.root / "programs", "programs")
 
     def run_script(self, **environment):

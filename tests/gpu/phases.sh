@@ -220,7 +220,7 @@ run_phases() {  # WORK RESULTS SECONDS
   commit=$(git rev-parse HEAD 2>/dev/null || echo "of an unknown commit")
   use_programs "$1"
   if [ -e "$archive" ]; then
-    tar -C "$1" -xzf "$archive"
+    unpack "$1"
     commit=$(cat "$1/programs/commit")
     complete=yes
   fi
