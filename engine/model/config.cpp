@@ -167,12 +167,10 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
 
 /// How the files hold experts that config.json lets be `published`: as that, apart, as quantized folders have them, or
 /// row by row, as transformers 5 saves stacks that were published column by column.
-ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, ExpertStack published) {
+ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, std::int64_t layer,
+                     ExpertStack published) {
     const TensorNames& names = tensor_names(config);
-    const auto first = std::find_if(config.layers.begin(), config.layers.end(),
-                                    [](const LayerConfig& layer) { return layer.experts.count > 0; });
-    const std::string number = std::to_string(first - config.layers.begin()) + ".";
-    const std::string experts = names.layers + number + names.experts;
+    const std::string experts = names.layers + std::to_string(layer) + "." + names.experts;
     const auto apart = files.tensors().lower_bound(experts + "0.");
     if (apart != files.tensors().end() && apart->first.starts_with(experts + "0.")) return ExpertStack::none;
     const auto up = files.tensors().find(experts + names.stacked_up);
@@ -184,10 +182,14 @@ ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, 
 }
 
 void find_stacks(const std::filesystem::path& folder, ModelConfig& config) {
+    const auto first = std::find_if(config.layers.begin(), config.layers.end(),
+                                    [](const LayerConfig& layer) { return layer.experts.count > 0; });
+    if (first == config.layers.end()) return;
     try {
-        const SafetensorsFolder files = SafetensorsFolder::open(folder);
+        const ExpertStack found =
+            stack_in(SafetensorsFolder::open(folder), config, first - config.layers.begin(), first->experts.stack);
         for (LayerConfig& layer : config.layers) {
-            if (layer.experts.stacked()) layer.experts.stack = stack_in(files, config, layer.experts.stack);
+            if (layer.experts.count > 0) layer.experts.stack = found;
         }
     } catch (const InputError&) {  // reported when the weights are loaded
     }

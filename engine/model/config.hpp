@@ -181,8 +181,8 @@ struct LatentConfig {
 /// has a state of fixed size instead of keys and values of all positions.
 struct LinearAttentionConfig {
     kernels::StateRule rule = kernels::StateRule::delta;  ///< sum: Mamba-2, whose queries and keys are called C and B
-    /// 0: no layer is linear. Mamba-2: the same queries and keys for all, which the files have once, so that ranks can
-    /// share the value heads.
+    /// 0: no layer is linear. Mamba-2: parts of the value heads, for ranks to share; the files have one query and key,
+    /// of which each part has a copy.
     std::int64_t num_key_heads = 0;
     std::int64_t num_value_heads = 0;  ///< a multiple of them
     std::int64_t key_dim = 0, value_dim = 0;

@@ -228,6 +228,20 @@ class LatentPlanner {
     const PlannedLayer& layer_;
 };
 
+/// First and number of the rows of queries, keys and values of a key head.
+using HeadChannels = std::array<std::pair<std::int64_t, std::int64_t>, 3>;
+
+/// A key head's part of LinearWeights::filter: its channels, tap by tap. `all`: channels of the tensor.
+void add_filter(std::vector<TensorPart>& parts, const std::string& tensor, std::int64_t all, std::int64_t taps,
+                const HeadChannels& channels) {
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+        for (const auto& [first, count] : channels) {
+            TensorPart& part = parts.emplace_back(rows_of(tensor, all * taps, 1, first * taps + tap, count));
+            part.row_step = part.taps = taps;
+        }
+    }
+}
+
 /// Linear attention. The rows of a key head stand side by side, and so do its numbers of the filter, tap by tap.
 class LinearPlanner {
   public:
@@ -287,16 +301,9 @@ class LinearPlanner {
 
     [[nodiscard]] std::vector<TensorPart> filter() const {
         std::vector<TensorPart> parts;
-        for (std::int64_t head = first_head_; head < first_head_ + mine_.num_key_heads; ++head) {
-            for (std::int64_t tap = 0; tap < all_.taps; ++tap) {
-                for (const auto& [first, count] : channels_of(head)) {
-                    TensorPart& part = parts.emplace_back(rows_of(tensors_ + "conv1d.weight",
-                                                                  all_.num_key_heads * all_.channels() * all_.taps, 1,
-                                                                  first * all_.taps + tap, count));
-                    part.row_step = part.taps = all_.taps;
-                }
-            }
-        }
+        for (std::int64_t head = first_head_; head < first_head_ + mine_.num_key_heads; ++head)
+            add_filter(parts, tensors_ + "conv1d.weight", all_.num_key_heads * all_.channels(), all_.taps,
+                       channels_of(head));
         return parts;
     }
 
@@ -306,8 +313,8 @@ class LinearPlanner {
                        first_head_ * all_.values_per_key * per_head, mine_.num_value_heads() * per_head);
     }
 
-    /// First channel and number of channels of a key head's q, k and v, where those of all heads follow each other.
-    [[nodiscard]] std::array<std::pair<std::int64_t, std::int64_t>, 3> channels_of(std::int64_t head) const {
+    /// Those of all heads follow each other.
+    [[nodiscard]] HeadChannels channels_of(std::int64_t head) const {
         const std::int64_t keys = all_.num_key_heads * all_.key_dim;
         return {{{head * all_.key_dim, all_.key_dim},
                  {keys + head * all_.key_dim, all_.key_dim},
@@ -353,13 +360,7 @@ class MambaPlanner {
     void add_vectors(LinearWeights& w) {
         std::vector<TensorPart> filter, bias;
         for (std::int64_t head = first_head_; head < first_head_ + mine_.num_key_heads; ++head) {
-            for (std::int64_t tap = 0; tap < all_.taps; ++tap) {
-                for (const auto& [first, count] : channels_of(head)) {
-                    TensorPart& part = filter.emplace_back(
-                        rows_of(tensors_ + "conv1d.weight", channels_ * all_.taps, 1, first * all_.taps + tap, count));
-                    part.row_step = part.taps = all_.taps;
-                }
-            }
+            add_filter(filter, tensors_ + "conv1d.weight", channels_, all_.taps, channels_of(head));
             for (const auto& [first, count] : channels_of(head))
                 bias.push_back(rows_of(tensors_ + "conv1d.bias", channels_, 1, first, count));
         }
@@ -380,9 +381,8 @@ class MambaPlanner {
         return rows_of(tensors_ + tensor, all_.num_value_heads(), 1, first_head_ * all_.values_per_key,
                        mine_.num_value_heads());
     }
-    /// First channel and number of channels of a key head's queries, keys and values. All have the same queries and
-    /// keys.
-    [[nodiscard]] std::array<std::pair<std::int64_t, std::int64_t>, 3> channels_of(std::int64_t head) const {
+    /// All heads have the same queries and keys.
+    [[nodiscard]] HeadChannels channels_of(std::int64_t head) const {
         return {{{width_ + all_.key_dim, all_.key_dim},
                  {width_, all_.key_dim},
                  {head * all_.values_width(), all_.values_width()}}};
