@@ -303,10 +303,33 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) {
     return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+/// See read_json.
+static std::string with_python_numbers(const std::string& text) {
+    std::string json;
+    bool in_string = false;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::string_view rest = std::string_view(text).substr(at);
+        const std::string_view names[] = {"NaN", "Infinity", "-Infinity"};
+        const auto* const name = std::find_if(std::begin(names), std::end(names), [&](std::string_view one) {
+            return !in_string && rest.starts_with(one);
+        });
+        if (name != std::end(names)) {
+            json += R"({"__float__":")" + std::string(*name) + R"("})";
+            at += name->size();
+            continue;
+        }
+        const std::size_t length = in_string && rest.front() == '\\' && rest.size() > 1 ? 2 : 1;
+        if (rest.front() == '"') in_string = !in_string;
+        json += rest.substr(0, length);
+        at += length;
+    }
+    return json;
+}
+
 Json read_json(const std::filesystem::path& path, std::int64_t max_bytes, int max_depth) {
     const std::string text = read_file(path, max_bytes);
     if (is_git_lfs_pointer(text)) throw InputError(path.string(), "", "JSON", "a Git-LFS pointer", git_lfs_hint);
-    return parse_json(text, path.string(), max_depth);
+    return parse_json(with_python_numbers(text), path.string(), max_depth);
 }
 
 bool is_git_lfs_pointer(std::string_view bytes) {

@@ -84,6 +84,7 @@ void check_whole_heads(const KvLayout& layout, std::int64_t q_heads, const Whole
     const bool within = of.first_q >= 0 && of.first_q + q_heads <= of.num_q && of.first_kv >= 0 &&
                         of.first_kv + layout.num_kv_heads <= of.num_kv;
     require(within, "norm over all heads", "heads outside the model's");
+    require(of.q_per_norm == 0 || of.num_q % of.q_per_norm == 0, "norm over all heads", "heads not in equal parts");
 }
 
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows) {

@@ -144,6 +144,7 @@ struct WholeHeads {
     std::int64_t num_q = 0, num_kv = 0;      ///< of the whole model
     std::int64_t first_q = 0, first_kv = 0;  ///< of this rank
     bool counts_kv = true;                   ///< false: another rank has the same KV heads, and counts them
+    std::int64_t q_per_norm = 0;  ///< heads of q that are normed together, a divisor of num_q; 0: all of them
 };
 
 /// Geometry of the paged KV cache on one rank. Layers that see different stretches of the text have a layout each; the
@@ -465,9 +466,9 @@ class Device {
     virtual void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                             std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) = 0;
 
-    /// out[r, i] = x[r, i] if it is NaN or not below 0, else 0, rounded to act. x: f32 [num_rows, width]; out: act
-    /// [num_rows, out_stride], columns beyond width are set to zero.
-    virtual void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+    /// out[r, i] = x[r, i] if it is NaN or not below 0, else 0; or the square of that; rounded to act. x: f32
+    /// [num_rows, width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
+    virtual void relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                       std::int64_t out_stride) = 0;
 
     /// out[r] = x[r], rounded to act. Shapes as in relu.
@@ -505,8 +506,8 @@ class Device {
     virtual void head_squares(const KvLayout& layout, const float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                               const WholeHeads& of, float* squares) = 0;
 
-    /// rms_norm of all heads of q together, and of all heads of k, in place, from the `squares` of all ranks. q_gain:
-    /// f32 [q_heads * head_dim]; k_gain likewise.
+    /// rms_norm of all heads of q together (or of each of.q_per_norm of them), and of all heads of k, in place, from
+    /// the `squares` of all ranks. q_gain: f32 [q_heads * head_dim]; k_gain likewise.
     virtual void whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
                             const WholeHeads& of, const float* squares, const float* q_gain, const float* k_gain,
                             float eps) = 0;

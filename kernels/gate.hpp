@@ -1,4 +1,4 @@
-// The activation of a gated MLP: an argument of Device::gated_matmul and Device::gate_mul.
+// The activations of MLPs: arguments of Device::gated_matmul, Device::gate_mul and Device::relu.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,8 @@ inline constexpr float swiglu_oai_alpha = 1.702F, swiglu_oai_limit = 7.0F;
 /// (1 + exp(-x)), silu(x), or gelu(x) as Gate has it. sigmoid(x) y is computed as y / (1 + exp(-x)).
 enum class OutputGate : std::uint8_t { sigmoid, silu, gelu };
 inline constexpr int num_output_gates = 3;
+
+/// The activation of an MLP without a gate: max(x, 0), or its square.
+enum class Relu : std::uint8_t { plain, squared };
 
 }  // namespace longhaul::kernels

@@ -22,12 +22,15 @@ constexpr DefaultSizes qwen3_5_moe_sizes{.intermediate = 512, .kv_heads = 2, .he
 constexpr DefaultSizes ernie_sizes{.kv_heads = 2, .head_dim = 128};
 constexpr DefaultSizes qwen2_vl_sizes{.kv_heads = 8};
 constexpr DefaultSizes qwen3_vl_moe_sizes{.intermediate = 5632, .kv_heads = 16};
+/// The number of layers is that of the list of their kinds.
+constexpr DefaultSizes nemotron_sizes{131072, 4096, 21504, 1, 32, 8, 128, 4096};
 /// No layer has an MLP of intermediate_size.
 constexpr DefaultSizes solar_open_sizes{.intermediate = 1280, .kv_heads = 8, .head_dim = 128, .rotated_share = 1.0};
 
 constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
 constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
 constexpr ActivationKey relu{"activation_function", "relu", "relu"};
+constexpr ActivationKey relu_squared{"mlp_hidden_act", "relu2", "relu2"};
 
 constexpr FolderFormat images{.text_section = "text_config", .ties_at_top = true};
 constexpr FolderFormat qwen2_vl{
@@ -82,6 +85,7 @@ constexpr Architecture architectures[] = {
     {"granite", "GraniteForCausalLM", silu, read_granite_layers},
     {"granitemoe", "GraniteMoeForCausalLM", silu, read_granitemoe_layers},
     {"granitemoehybrid", "GraniteMoeHybridForCausalLM", silu, read_granitemoehybrid_layers, {.intermediate = 11008}},
+    {"nemotron_h", "NemotronHForCausalLM", relu_squared, read_nemotron_h_layers, nemotron_sizes},
     {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}, mxfp4},
     {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes, gemma},
     {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, gemma_images},

@@ -35,6 +35,8 @@ ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DT
       expert_inputs(on),
       expert_sums(on),
       expert_biases(on),
+      latent_rows(on),
+      latent_sums(on),
       mixed(on),
       mixer_gates(on),
       latent_parts(on),

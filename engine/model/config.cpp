@@ -170,7 +170,7 @@ void read_tied_embeddings(const Section& top, const Section& body, const std::fi
 ExpertStack stack_in(const SafetensorsFolder& files, const ModelConfig& config, std::int64_t layer,
                      ExpertStack published) {
     const TensorNames& names = tensor_names(config);
-    const std::string experts = names.layers + std::to_string(layer) + "." + names.experts;
+    const std::string experts = names.mlp_prefix(config.layer(layer), layer) + names.experts;
     const auto apart = files.tensors().lower_bound(experts + "0.");
     if (apart != files.tensors().end() && apart->first.starts_with(experts + "0.")) return ExpertStack::none;
     const auto up = files.tensors().find(experts + names.stacked_up);

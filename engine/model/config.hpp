@@ -71,7 +71,12 @@ enum class NormPlace : std::uint8_t {
     output   ///< on the output of each block before that is added, and on the input of the head
 };
 /// gelu: the tanh approximation; swiglu_oai: see kernels::Gate.
-enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai };
+/// relu_squared: the square of relu. Those two have no gate.
+enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai, relu_squared };
+
+constexpr bool is_relu(Activation f) {
+    return f == Activation::relu || f == Activation::relu_squared;
+}
 
 /// What a router makes of an expert's logit.
 enum class RouterScore : std::uint8_t {
@@ -105,6 +110,9 @@ struct ExpertConfig {
     bool own_norms = false;
     /// The shared expert's output is multiplied by the sigmoid of a logit of its own, which the router computes last.
     bool shared_gate = false;
+    /// Experts work on a projection of a row to so many numbers, and their weighted sum is projected back; 0: on the
+    /// row.
+    std::int64_t latent_size = 0;
 
     [[nodiscard]] bool stacked() const { return stack != ExpertStack::none; }
     /// Terms of the weighted sum that is a row's output.
@@ -144,10 +152,13 @@ struct LayerConfig {
     std::int64_t head_dim = 0;          ///< 0: the model's
     std::int64_t num_kv_heads = 0;      ///< a divisor of the model's; 0: the model's
     RopeConfig rope{};
-    ExpertConfig experts{};  ///< the same in all layers that have any; needs `gated`, excludes mlp_bias
+    ExpertConfig experts{};  ///< the same in all layers that have any; excludes mlp_bias
     /// Attends to the keys and values of the last layer before it, of its group, that has its own. Needs head_norm.
     bool shares_kv = false;
     std::int64_t intermediate_size = 0;  ///< of the MLP; 0: the model's
+    bool has_mlp = true;                 ///< false: attention is all of the layer
+    /// Number of its attention in files that count attention and MLPs (the MLP's is the next); -1: they count layers.
+    std::int64_t block = -1;
 
     [[nodiscard]] bool norms_outputs() const {
         return norm_place == NormPlace::both || norm_place == NormPlace::output;
@@ -181,10 +192,11 @@ struct LatentConfig {
 /// has a state of fixed size instead of keys and values of all positions.
 struct LinearAttentionConfig {
     kernels::StateRule rule = kernels::StateRule::delta;  ///< sum: Mamba-2, whose queries and keys are called C and B
-    /// 0: no layer is linear. Mamba-2: parts of the value heads, for ranks to share; the files have one query and key,
-    /// of which each part has a copy.
+    /// 0: no layer is linear. Mamba-2: parts of the value heads, for ranks to share; each has a copy of the query and
+    /// key of its group.
     std::int64_t num_key_heads = 0;
     std::int64_t num_value_heads = 0;  ///< a multiple of them
+    std::int64_t num_groups = 1;  ///< Mamba-2: queries and keys in the files, and norms; a divisor of num_key_heads
     std::int64_t key_dim = 0, value_dim = 0;
     std::int64_t taps = 0;     ///< positions that the convolution before it reads
     bool filter_bias = false;  ///< Mamba-2: biases of the convolution
@@ -276,6 +288,15 @@ struct ModelConfig {
         return {.dim = dim,
                 .value_dim = has_latent_attention() ? latent.value_dim : dim,
                 .num_kv_heads = layer.num_kv_heads > 0 ? layer.num_kv_heads : num_kv_heads};
+    }
+    /// Layers in the files' way of counting (LayerConfig::block).
+    [[nodiscard]] std::int64_t num_blocks() const {
+        const LayerConfig& last = layers.back();
+        return last.block < 0 ? num_layers : last.block + (last.has_mlp ? 2 : 1);
+    }
+    /// Inputs and outputs of an expert.
+    [[nodiscard]] std::int64_t expert_hidden_size(const ExpertConfig& experts) const {
+        return experts.latent_size > 0 ? experts.latent_size : hidden_size;
     }
     [[nodiscard]] std::int64_t mlp_width(const LayerConfig& layer) const {
         return layer.intermediate_size > 0 ? layer.intermediate_size : intermediate_size;

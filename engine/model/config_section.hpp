@@ -112,6 +112,7 @@ void read_seed_oss_layers(const Section& top, ModelConfig& config);
 void read_olmoe_layers(const Section& top, ModelConfig& config);
 void read_granitemoe_layers(const Section& top, ModelConfig& config);
 void read_granitemoehybrid_layers(const Section& top, ModelConfig& config);
+void read_nemotron_h_layers(const Section& top, ModelConfig& config);
 void read_dots1_layers(const Section& top, ModelConfig& config);
 void read_solar_open_layers(const Section& top, ModelConfig& config);
 void read_exaone_moe_layers(const Section& top, ModelConfig& config);

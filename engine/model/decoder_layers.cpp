@@ -36,9 +36,12 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
-        const bool known = kind.gated == (kind.activation != Activation::relu) &&
+        const bool known = kind.gated == !is_relu(kind.activation) &&
                            ((kind.query_norm_scale == 1.0 && !kind.value_norm && !kind.shares_kv) || kind.head_norm) &&
-                           (kind.experts.count == 0 || (kind.gated && !kind.mlp_bias)) &&
+                           (kind.experts.count == 0 || (kind.has_mlp && !kind.mlp_bias)) &&
+                           (!kind.experts.bias || kind.gated) &&
+                           (kind.experts.latent_size == 0 || !(kind.experts.bias || kind.experts.shared_gate)) &&
+                           (kind.has_mlp || (config.layer_embedding_size == 0 && !kind.output_scale)) &&
                            (!kind.experts.shared_gate ||
                             (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&
                            !(kind.head_norm && kind.whole_norm) &&
@@ -293,7 +296,7 @@ void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, const La
     for (std::int64_t layer = first; layer < end; ++layer) {
         if (pass.taps != nullptr) pass.taps->before_layer(layer, rows);
         attention_block(layer, rows, layer == first ? pass.input : LayerInput{}, pass);
-        mlp_block(layer, rows, pass);
+        if (config_.layer(layer).has_mlp) mlp_block(layer, rows, pass);
         if (hook_) hook_();
     }
     context_.add(rows);

@@ -23,7 +23,7 @@ float* FeedForward::compute(std::int64_t layer, Residual& rows) {
     return config_.layer(layer).experts.own_norms ? normed_experts(layer, rows) : mlp_or_experts(layer, rows);
 }
 
-// active = activation(Wgate x) * Wup x, or relu(Wup x)
+// active = activation(Wgate x) * Wup x, or relu(Wup x), or the square of that
 void FeedForward::activate(std::int64_t layer, const std::byte* input, std::int64_t num_rows, std::byte* active) {
     kernels::Device& device = context_.device;
     const kernels::DType act = context_.act;
@@ -36,8 +36,15 @@ void FeedForward::activate(std::int64_t layer, const std::byte* input, std::int6
                                    active, width);
     device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows, gate_up);
     if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
-    if (kind.gated) return device.gate_mul(gate_of(kind), gate_up, num_rows, width, act, active, width);
-    device.relu(gate_up, num_rows, width, act, active, width);
+    apply_activation(kind, gate_up, num_rows, width, active);
+}
+
+void FeedForward::apply_activation(const LayerConfig& kind, const float* gate_up, std::int64_t num_rows,
+                                   std::int64_t width, std::byte* active) {
+    if (kind.gated)
+        return context_.device.gate_mul(gate_of(kind), gate_up, num_rows, width, context_.act, active, width);
+    const auto relu = kind.activation == Activation::relu_squared ? kernels::Relu::squared : kernels::Relu::plain;
+    context_.device.relu(relu, gate_up, num_rows, width, context_.act, active, width);
 }
 
 // out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or its shared expert
@@ -86,26 +93,27 @@ void FeedForward::add_expert_bias(const Buffer& bias, const ExpertRouting& routi
     context_.device.add(y, of_copies, size);
 }
 
-// out = sum over a row's experts of weight * MLP of that expert, and of the shared expert if it has a weight. The
-// ranks' parts are added up for each expert, before the weighted sum: a sum over experts and ranks together would have
-// other bits for another number of ranks.
+// out = sum over a row's experts of weight * MLP of that expert, and of the shared expert if it has a weight, f32
+// [rows, inputs of an expert]. The ranks' parts are added up for each expert, before the weighted sum: a sum over
+// experts and ranks together would have other bits for another number of ranks.
 void FeedForward::experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input,
                           std::int64_t num_rows, float* out) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     const auto element = static_cast<std::int64_t>(kernels::bytes_of(context_.act));
-    const std::int64_t stride = w.router.num_inputs, width = split_.expert_intermediate, hidden = config_.hidden_size;
+    const std::int64_t hidden = config_.expert_hidden_size(kind.experts), stride = kernels::padded_inputs(hidden);
+    const std::int64_t width = split_.expert_intermediate, up_width = kind.num_up() * width;
 
     const std::int64_t num_copies = std::ssize(routing.rows);
     std::byte* copies = context_.expert_inputs.bytes(static_cast<std::size_t>(num_copies * stride * element));
     device.gather(reinterpret_cast<const float*>(input), routing.rows, stride * element / 4,
                   reinterpret_cast<float*>(copies));
-    float* gate_up = context_.projected.floats(num_copies * 2 * width);
+    float* gate_up = context_.projected.floats(num_copies * up_width);
     multiply_copies(w.experts, &Expert::gate_up, routing, copies, stride, gate_up);
-    add_expert_bias(w.experts_up_bias, routing, 2 * width, gate_up);
+    add_expert_bias(w.experts_up_bias, routing, up_width, gate_up);
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_copies * width * element));
-    device.gate_mul(gate_of(kind), gate_up, num_copies, width, context_.act, active, width);
+    apply_activation(kind, gate_up, num_copies, width, active);
     const std::int64_t num_shared = kind.experts.shared_gate ? num_rows : 0;
     float* sums = context_.expert_sums.floats((num_copies + num_shared) * hidden);
     multiply_copies(w.experts, &Expert::down, routing, active, width, sums);
@@ -113,6 +121,23 @@ void FeedForward::experts(std::int64_t layer, const ExpertRouting& routing, cons
     add_expert_bias(w.experts_down_bias, routing, hidden, sums);
     if (num_shared > 0) mlp(layer, input, num_rows, sums + num_copies * hidden);
     device.weighted_sums(sums, routing.terms, kind.experts.num_terms(), hidden, out);
+}
+
+// out = Wup experts(Wdown x), f32 [rows, hidden] (ExpertConfig::latent_size).
+void FeedForward::latent_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input,
+                                 std::int64_t num_rows, float* out) {
+    kernels::Device& device = context_.device;
+    const LayerWeights& w = weights_[layer];
+    const std::int64_t size = config_.layer(layer).experts.latent_size, stride = kernels::padded_inputs(size);
+    std::byte* const rounded =
+        context_.latent_rows.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(context_.act));
+    float* latent = context_.projected.floats(num_rows * size);
+    device.layer_matmul(w.latent_down, input, w.latent_down.num_inputs, num_rows, latent);
+    device.round_rows(latent, num_rows, size, context_.act, rounded, stride);
+    latent = context_.latent_sums.floats(num_rows * size);
+    experts(layer, routing, rounded, num_rows, latent);
+    device.round_rows(latent, num_rows, size, context_.act, rounded, stride);
+    device.layer_matmul(w.latent_up, rounded, stride, num_rows, out);
 }
 
 // The output of a block: its MLP, or its experts plus the shared expert, f32 [rows, hidden].
@@ -125,7 +150,12 @@ float* FeedForward::mlp_or_experts(std::int64_t layer, Residual& rows) {
         mlp(layer, input, rows.num_rows, out);
         return out;
     }
-    experts(layer, choose_experts(layer, input, rows.num_rows), input, rows.num_rows, out);
+    const ExpertRouting routing = choose_experts(layer, input, rows.num_rows);
+    if (kind.experts.latent_size > 0) {
+        latent_experts(layer, routing, input, rows.num_rows, out);
+    } else {
+        experts(layer, routing, input, rows.num_rows, out);
+    }
     if (w.gate_up.data && !kind.experts.shared_gate) {
         float* shared = context_.expert_sums.floats(rows.num_rows * rows.width);
         mlp(layer, input, rows.num_rows, shared);

@@ -28,6 +28,10 @@ class FeedForward {
   private:
     float* mlp_or_experts(std::int64_t layer, Residual& rows);
     float* normed_experts(std::int64_t layer, Residual& rows);
+    void latent_experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input, std::int64_t num_rows,
+                        float* out);
+    void apply_activation(const LayerConfig& kind, const float* gate_up, std::int64_t num_rows, std::int64_t width,
+                          std::byte* active);
     void activate(std::int64_t layer, const std::byte* input, std::int64_t num_rows, std::byte* active);
     void mlp(std::int64_t layer, const std::byte* input, std::int64_t num_rows, float* out);
     ExpertRouting choose_experts(std::int64_t layer, const std::byte* input, std::int64_t num_rows);

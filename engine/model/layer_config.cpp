@@ -58,15 +58,6 @@ void read_qwen3_vl_layers(const Section& top, ModelConfig& config) {
 
 namespace {
 
-constexpr std::string_view linear_attention = "linear_attention";
-
-/// A size of the heads of linear attention, whose kernels compute 16 columns at a time.
-std::int64_t linear_dim(const Section& top, std::string_view key, std::int64_t fallback) {
-    const std::int64_t value = top.size_or(key, fallback, max_head_dim);
-    if (value % 16 != 0) top.refuse(key, "a multiple of 16");
-    return value;
-}
-
 void check_width(const Section& top, std::string_view key, const LinearAttentionConfig& linear) {
     if (linear.num_value_heads * linear.value_dim > max_intermediate_size)
         top.refuse(key, "heads of " + std::to_string(linear.value_dim) + " dimensions with at most " +
@@ -127,60 +118,6 @@ void read_qwen3_5_layers(const Section& top, ModelConfig& config) {
         config.layers[at].linear = true;
         config.layers[at].head_norm = config.layers[at].output_gate = false;
     }
-}
-
-namespace {
-
-/// Width of the values of all heads of Mamba-2 together, and of one.
-void read_mamba_width(const Section& top, const ModelConfig& config, LinearAttentionConfig& linear) {
-    constexpr std::string_view heads = "mamba_n_heads", dim = "mamba_d_head";
-    linear.num_value_heads = top.size_or(heads, 128, max_heads);
-    const std::int64_t width = top.size_or("mamba_expand", 2, 64) * config.hidden_size;
-    const Json* given = top.find(dim);
-    const bool is_auto = given == nullptr || *given == "auto";
-    linear.value_dim = is_auto ? width / linear.num_value_heads : linear_dim(top, dim, 64);
-    if (linear.value_dim * linear.num_value_heads != width || linear.value_dim % 16 != 0 ||
-        linear.value_dim > max_head_dim || width > max_intermediate_size)
-        top.refuse(is_auto ? heads : dim, "heads of a multiple of 16 dimensions, mamba_expand * hidden_size = " +
-                                              std::to_string(width) + " together");
-}
-
-/// The heads of Mamba-2, divided for up to 8 ranks.
-void read_mamba(const Section& top, const ModelConfig& config, LinearAttentionConfig& linear) {
-    constexpr std::string_view groups = "mamba_n_groups", limit = "time_step_limit";
-    constexpr std::int64_t max_ranks = 8;
-    linear.rule = kernels::StateRule::sum;
-    read_mamba_width(top, config, linear);
-    if (top.size_or(groups, 1, max_heads) != 1) top.refuse(groups, "1: several groups are not in this version");
-    linear.num_key_heads = std::gcd(linear.num_value_heads, max_ranks);
-    linear.key_dim = linear_dim(top, "mamba_d_state", 256);
-    linear.taps = get_int_or(top.json, "mamba_d_conv", 4, 2, 16, top.file, top.within);
-    linear.filter_bias = top.flag_or("mamba_conv_bias", true);
-    if (top.flag("mamba_proj_bias")) top.refuse("mamba_proj_bias", "false");
-    const Json none = {0.0, {{"__float__", "Infinity"}}};  // as transformers 5 writes it
-    if (top.find(limit) != nullptr && *top.find(limit) != none) top.refuse(limit, "null: steps without limits");
-}
-
-}  // namespace
-
-void read_mamba_layers(const Section& top, ModelConfig& config) {
-    constexpr std::string_view key = "layer_types";
-    const Json* types = top.find(key);
-    if (types == nullptr || !types->is_array() || std::ssize(*types) != config.num_layers)
-        top.refuse(key, "an array of num_hidden_layers = " + std::to_string(config.num_layers));
-    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
-    for (std::size_t at = 0; at < config.layers.size(); ++at) {
-        const Json& type = (*types)[at];
-        LayerConfig& layer = config.layers[at];
-        layer.linear = type == "mamba" || type == linear_attention;
-        if (!layer.linear && type != "attention" && type != full_attention)
-            throw InputError(top.file, top.field(key), R"("attention" or "mamba")", describe(type));
-        if (layer.linear) layer.qkv_bias = layer.output_bias = false;
-    }
-    const auto is_linear = [](const LayerConfig& layer) { return layer.linear; };
-    if (std::all_of(config.layers.begin(), config.layers.end(), is_linear))
-        throw InputError(top.file, top.field(key), "a layer of attention", "none");
-    if (std::any_of(config.layers.begin(), config.layers.end(), is_linear)) read_mamba(top, config, config.linear);
 }
 
 void read_mistral_layers(const Section& top, ModelConfig& config) {

@@ -189,22 +189,6 @@ struct RoutedDefaults {
     std::string_view scale_key = "routed_scaling_factor";
 };
 
-/// The groups of experts from which those of a row are chosen.
-void read_expert_groups(const Section& top, const RoutedDefaults& defaults, ExpertConfig& experts) {
-    constexpr std::string_view groups = "n_group", best = "topk_group";
-    experts.num_groups = top.size_or(groups, defaults.groups, max_experts);
-    experts.best_groups = top.size_or(best, defaults.best_groups, max_experts);
-    const std::int64_t size = experts.count / experts.num_groups;
-    const bool two = experts.score == RouterScore::sigmoid && experts.num_groups > 1;
-    if (experts.count % experts.num_groups != 0 || (two && size < 2))
-        top.refuse(groups, "a divisor of " + std::string(defaults.count_key) + " = " + std::to_string(experts.count) +
-                               (two ? ", with two experts or more in a group" : ""));
-    if (experts.best_groups > experts.num_groups || experts.best_groups * size < experts.per_token)
-        top.refuse(best, "at most n_group = " + std::to_string(experts.num_groups) +
-                             ", and groups with num_experts_per_tok = " + std::to_string(experts.per_token) +
-                             " experts or more");
-}
-
 /// Layers of experts with a shared one, as DeepSeek has them. `experts`: what is the same in the whole family.
 void read_routed_layers(const Section& top, const RoutedDefaults& defaults, ExpertConfig kind, ModelConfig& config) {
     ExpertConfig experts = read_experts(top, config, defaults.count_key, defaults.experts, defaults.per_token);
@@ -212,7 +196,7 @@ void read_routed_layers(const Section& top, const RoutedDefaults& defaults, Expe
     experts.corrected = kind.score == RouterScore::sigmoid;
     experts.normalized = kind.normalized;
     experts.scale = top.positive_or(defaults.scale_key, defaults.scale, 1e6);
-    read_expert_groups(top, defaults, experts);
+    read_expert_groups(top, defaults.count_key, defaults.groups, defaults.best_groups, experts);
     const std::int64_t width = top.size_or("moe_intermediate_size", defaults.width, max_intermediate_size);
     const std::int64_t shared = get_int_or(top.json, defaults.shared_key, defaults.shared, 0,
                                            max_intermediate_size / width, top.file, top.within);

@@ -68,6 +68,28 @@ ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::st
     return experts;
 }
 
+void read_expert_groups(const Section& top, std::string_view count_key, std::int64_t default_groups,
+                        std::int64_t default_best, ExpertConfig& experts) {
+    constexpr std::string_view groups = "n_group", best = "topk_group";
+    experts.num_groups = top.size_or(groups, default_groups, max_experts);
+    experts.best_groups = top.size_or(best, default_best, max_experts);
+    const std::int64_t size = experts.count / experts.num_groups;
+    const bool two = experts.score == RouterScore::sigmoid && experts.num_groups > 1;
+    if (experts.count % experts.num_groups != 0 || (two && size < 2))
+        top.refuse(groups, "a divisor of " + std::string(count_key) + " = " + std::to_string(experts.count) +
+                               (two ? ", with two experts or more in a group" : ""));
+    if (experts.best_groups > experts.num_groups || experts.best_groups * size < experts.per_token)
+        top.refuse(best, "at most n_group = " + std::to_string(experts.num_groups) +
+                             ", and groups with num_experts_per_tok = " + std::to_string(experts.per_token) +
+                             " experts or more");
+}
+
+std::int64_t linear_dim(const Section& top, std::string_view key, std::int64_t fallback) {
+    const std::int64_t value = top.size_or(key, fallback, max_head_dim);
+    if (value % 16 != 0) top.refuse(key, "a multiple of 16");
+    return value;
+}
+
 void read_common(const Section& top, ModelConfig& config, double default_theta) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
     config.layers.front().rope = read_rope(rope_section(top), top, config, default_theta);

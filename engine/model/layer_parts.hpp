@@ -12,6 +12,7 @@
 namespace longhaul::engine::detail {
 
 inline constexpr std::string_view full_attention = "full_attention", sliding_attention = "sliding_attention";
+inline constexpr std::string_view linear_attention = "linear_attention";
 
 /// `sliding_window`: `fallback` if config.json does not have it, 0 (none) if it is null.
 std::int64_t window_of(const Section& top, std::int64_t fallback);
@@ -45,6 +46,13 @@ void read_qwen3_attention(const Section& top, ModelConfig& config, double defaul
 
 /// The factors of Granite.
 void read_granite_factors(const Section& top, ModelConfig& config);
+
+/// A size of the heads of linear attention, whose kernels compute 16 columns at a time.
+std::int64_t linear_dim(const Section& top, std::string_view key, std::int64_t fallback);
+
+/// The groups of experts, `count_key`, from which those of a row are chosen.
+void read_expert_groups(const Section& top, std::string_view count_key, std::int64_t default_groups,
+                        std::int64_t default_best, ExpertConfig& experts);
 
 /// Which layers are Mamba-2 instead of attention, as `layer_types` says, and its sizes. `config` has one layer.
 void read_mamba_layers(const Section& top, ModelConfig& config);

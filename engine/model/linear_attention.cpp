@@ -41,7 +41,7 @@ const std::byte* LinearAttention::norm_and_gate(const LinearWeights& w, const ke
     return gated;
 }
 
-// Mamba-2: the norm of all value heads together, times silu(gate). It has the squares of all ranks.
+// Mamba-2: the norm of all value heads of a group together, times silu(gate). It has the squares of all ranks.
 const std::byte* LinearAttention::gate_and_norm(const LinearWeights& w, const kernels::DeltaShape& shape,
                                                 const float* gates, std::int64_t stride, float* out,
                                                 std::int64_t num_rows, std::int64_t width) {
@@ -50,7 +50,7 @@ const std::byte* LinearAttention::gate_and_norm(const LinearWeights& w, const ke
     device.output_gate(kernels::OutputGate::silu, gates, stride, out, num_rows, out_width, kernels::DType::f32,
                        reinterpret_cast<std::byte*>(out), out_width);
     const kernels::KvLayout as_queries{.head_dim = shape.value_dim};
-    const kernels::WholeHeads of{.num_q = all_heads_, .first_q = rank_ * heads};
+    const kernels::WholeHeads of{.num_q = all_heads_, .first_q = rank_ * heads, .q_per_norm = heads_per_norm_};
     float* const squares = context_.head_squares.floats(num_rows * all_heads_);
     device.head_squares(as_queries, out, num_rows, heads, of, squares);
     context_.sums.all_reduce(squares, num_rows * all_heads_);

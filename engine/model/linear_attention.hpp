@@ -15,7 +15,10 @@ namespace longhaul::engine {
 class LinearAttention {
   public:
     LinearAttention(ComputeContext& context, const ModelConfig& config, const Split& split)
-        : context_(context), all_heads_(config.linear.num_value_heads), rank_(split.rank) {}
+        : context_(context),
+          all_heads_(config.linear.num_value_heads),
+          heads_per_norm_(all_heads_ / config.linear.num_groups),
+          rank_(split.rank) {}
 
     /// Input of the output projection, act [num_rows, width], of a layer's input, act [num_rows, hidden], for all rows
     /// of the pass. `layer`: index in the layout's group. Changes the states of the sequences.
@@ -32,7 +35,8 @@ class LinearAttention {
                                    std::int64_t stride, float* out, std::int64_t num_rows, std::int64_t width);
 
     ComputeContext& context_;
-    std::int64_t all_heads_;  ///< value heads of all ranks
+    std::int64_t all_heads_;       ///< value heads of all ranks
+    std::int64_t heads_per_norm_;  ///< Mamba-2
     std::int64_t rank_;
 };
 

@@ -123,8 +123,13 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
              {linear.num_key_heads, linear.num_value_heads, linear.key_dim, linear.value_dim, linear.taps})
             writer.put(value);
         if (linear.rule == kernels::StateRule::sum) writer.put(linear.filter_bias);
+        if (linear.num_groups > 1) writer.put(linear.num_groups);
     }
     if (!is_early(config.model_type)) put_blocks(config, writer);
+    for (const LayerConfig& layer : config.layers) {
+        if (layer.block >= 0)
+            for (const std::int64_t value : {layer.block, layer.experts.latent_size}) writer.put(value);
+    }
     if (config.model_type.starts_with("gemma4")) put_gemma4(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

@@ -149,12 +149,15 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         router_outputs = std::max(router_outputs, layer.experts.num_logits());
         if (layer.experts.count == 0) widest_mlp = std::max(widest_mlp, split.mlp_width(layer));
     }
+    std::int64_t latent_size = 0;
+    for (const LayerConfig& layer : config.layers) latent_size = std::max(latent_size, layer.experts.latent_size);
     // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
     const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
     const std::int64_t of_experts =
         f32 * router_outputs + f32 * shared_rows * config.hidden_size +
         experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
-                          f32 * config.hidden_size + of_biases);
+                          f32 * config.hidden_size + of_biases) +
+        act * kernels::padded_inputs(latent_size) + f32 * latent_size;
     const std::int64_t bytes_per_row =
         2 * f32 * config.hidden_size + act * width + f32 * std::max({widest_matrix(config, split), qkv, width}) +
         f32 * queries + act * std::max(queries, widest_mlp) + of_experts + f32 * config.layer_embeddings_width() +

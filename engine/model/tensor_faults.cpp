@@ -101,7 +101,7 @@ void add_mamba_faults(const ModelConfig& config, const SafetensorsFolder& tensor
     const TensorNames& names = tensor_names(config);
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         if (!config.layer(at).linear) continue;
-        const std::string layer = names.layers + std::to_string(at) + "." + names.linear;
+        const std::string layer = names.attention_prefix(config.layer(at), at) + names.linear;
         for (const char* bias : {"conv1d.bias", "in_proj.bias", "out_proj.bias"}) {
             const auto found = tensors.tensors().find(layer + bias);
             const bool is_read = config.linear.filter_bias && bias == std::string_view("conv1d.bias");
@@ -115,7 +115,8 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
     const TensorNames& names = tensor_names(config);
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const LayerConfig& kind = config.layer(at);
-        const std::string layer = names.layers + std::to_string(at) + ".";
+        if (!kind.has_mlp) continue;
+        const std::string layer = names.mlp_prefix(kind, at);
         const std::string experts = layer + names.experts;
         if (kind.experts.count == 0) {
             const auto found = tensors.tensors().lower_bound(experts);
@@ -157,7 +158,7 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     const std::string other_layer = names.has_numbered_mtp() ? names.mtp.fusion + ".weight" : names.unread_layer;
     for (std::string& fault :
          tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
-                       {names.layers, "layer", "num_hidden_layers", config.num_layers, other_layer}, tensors))
+                       {names.layers, "layer", "num_hidden_layers", config.num_blocks(), other_layer}, tensors))
         faults.push_back(std::move(fault));
     return faults;
 }

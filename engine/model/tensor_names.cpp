@@ -192,7 +192,41 @@ TensorNames opt() {
     return names;
 }
 
+/// Attention, Mamba-2 and MLPs are all called mixer.
+TensorNames nemotron_h() {
+    TensorNames names;
+    names.embedding = "backbone.embeddings";
+    names.layers = "backbone.layers.";
+    names.final_norm = "backbone.norm_f";
+    names.attention_norm = names.mlp_norm = "norm";
+    names.query = "mixer.q_proj";
+    names.key = "mixer.k_proj";
+    names.value = "mixer.v_proj";
+    names.output = "mixer.o_proj";
+    names.linear = "mixer.";
+    names.up = {"mixer.up_proj"};
+    names.down = "mixer.down_proj";
+    names.router = "mixer.gate";
+    names.score_correction = "mixer.gate.e_score_correction_bias";
+    names.experts = "mixer.experts.";
+    names.expert_up = {"up_proj"};
+    names.shared_up = {"mixer.shared_experts.up_proj"};
+    names.shared_down = "mixer.shared_experts.down_proj";
+    names.any_shared = "mixer.shared_expert";
+    names.latent_down = "mixer.fc1_latent_proj";
+    names.latent_up = "mixer.fc2_latent_proj";
+    return names;
+}
+
 }  // namespace
+
+std::string TensorNames::attention_prefix(const LayerConfig& layer, std::int64_t number) const {
+    return layers + std::to_string(layer.block < 0 ? number : layer.block) + ".";
+}
+
+std::string TensorNames::mlp_prefix(const LayerConfig& layer, std::int64_t number) const {
+    return layers + std::to_string(layer.block < 0 ? number : layer.block + 1) + ".";
+}
 
 const TensorNames& tensor_names(const ModelConfig& config) {
     static const std::string with_images = "model.language_model.";
@@ -215,6 +249,7 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"minimax_m2", mixtral()},
         {"mistral3", with_head_below({})},
         {"mixtral", mixtral()},
+        {"nemotron_h", nemotron_h()},
         {"olmo2", olmo()},
         {"olmo3", olmo()},
         {"opt", opt()},

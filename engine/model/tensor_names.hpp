@@ -40,6 +40,10 @@ struct TensorNames {
     std::string query_down = "", query_up = "", kv_down = "", kv_norm = "", kv_up = "";  ///< LatentConfig
     std::string linear = "linear_attn.";  ///< prefix of the tensors of linear attention (LayerConfig::linear)
 
+    /// Prefixes of the tensors of a layer's attention and of its MLP, each with its norms (LayerConfig::block).
+    [[nodiscard]] std::string attention_prefix(const LayerConfig& layer, std::int64_t number) const;
+    [[nodiscard]] std::string mlp_prefix(const LayerConfig& layer, std::int64_t number) const;
+
     /// Matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone.
     std::vector<std::string> up = {"mlp.gate_proj", "mlp.up_proj"};
     std::string down = "mlp.down_proj";
@@ -56,6 +60,7 @@ struct TensorNames {
     std::vector<std::string> shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
     std::string shared_down = "mlp.shared_experts.down_proj";
     std::string shared_gate = "";                  ///< ExpertConfig::shared_gate
+    std::string latent_down = "", latent_up = "";  ///< ExpertConfig::latent_size
     std::string any_shared = "mlp.shared_expert";  ///< how names of a shared expert begin, also if there is none
     /// ExpertConfig::own_norms; the first two are whole names.
     std::string router_norm = "", expert_scales = "", expert_norm = "", expert_out_norm = "", shared_out_norm = "";

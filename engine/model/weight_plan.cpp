@@ -48,14 +48,14 @@ void plan_embedding(PlanBuilder& plans, Weights& weights) {
 void plan_norms(PlanBuilder& plans, const PlannedLayer& layer) {
     LayerWeights& w = layer.weights;
     const auto norm = [&](const char* name, Norm& to, const std::string& tensor) {
-        plans.norm(layer.name + name, to, layer.from + tensor, layer.kind.norm);
+        plans.norm(layer.name + name, to, tensor, layer.kind.norm);
     };
     const TensorNames& names = plans.names;
-    if (!names.attention_norm.empty()) norm("attention_norm", w.attention_norm, names.attention_norm);
-    if (!names.mlp_norm.empty()) norm("mlp_norm", w.mlp_norm, names.mlp_norm);
+    if (!names.attention_norm.empty()) norm("attention_norm", w.attention_norm, layer.from + names.attention_norm);
+    if (!names.mlp_norm.empty() && layer.kind.has_mlp) norm("mlp_norm", w.mlp_norm, layer.mlp_from + names.mlp_norm);
     if (!layer.kind.norms_outputs()) return;
-    norm("attention_out_norm", w.attention_out_norm, names.attention_out_norm);
-    norm("mlp_out_norm", w.mlp_out_norm, names.mlp_out_norm);
+    norm("attention_out_norm", w.attention_out_norm, layer.from + names.attention_out_norm);
+    norm("mlp_out_norm", w.mlp_out_norm, layer.mlp_from + names.mlp_out_norm);
 }
 
 /// What adds a layer's own embedding to its output.
@@ -83,12 +83,14 @@ void plan_layer(PlanBuilder& plans, const PlannedLayer& layer) {
 
 void plan_layers(PlanBuilder& plans, std::int64_t first, std::span<LayerWeights> layers, std::int64_t input_width) {
     for (LayerWeights& weights : layers) {
-        const std::string number = std::to_string(first) + ".";
-        plan_layer(plans, {.kind = plans.config.layer(first++),
-                           .from = plans.names.layers + number,
-                           .name = "layers." + number,
+        const LayerConfig& kind = plans.config.layer(first);
+        plan_layer(plans, {.kind = kind,
+                           .from = plans.names.attention_prefix(kind, first),
+                           .mlp_from = plans.names.mlp_prefix(kind, first),
+                           .name = "layers." + std::to_string(first) + ".",
                            .input_width = input_width,
                            .weights = weights});
+        ++first;
     }
 }
 

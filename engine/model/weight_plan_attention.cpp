@@ -381,20 +381,22 @@ class MambaPlanner {
         return rows_of(tensors_ + tensor, all_.num_value_heads(), 1, first_head_ * all_.values_per_key,
                        mine_.num_value_heads());
     }
-    /// All heads have the same queries and keys.
+    /// The heads of a group have the same queries and keys.
     [[nodiscard]] HeadChannels channels_of(std::int64_t head) const {
-        return {{{width_ + all_.key_dim, all_.key_dim},
-                 {width_, all_.key_dim},
+        const std::int64_t key = width_ + head / (all_.num_key_heads / groups_) * all_.key_dim;
+        return {{{key + groups_ * all_.key_dim, all_.key_dim},
+                 {key, all_.key_dim},
                  {head * all_.values_width(), all_.values_width()}}};
     }
 
     PlanBuilder& plans_;
     const PlannedLayer& layer_;
-    const std::string tensors_;                                                ///< prefix
-    const DeltaShape all_ = plans_.config.linear.shape(1);                     ///< heads of all ranks
-    const DeltaShape& mine_ = plans_.split.delta;                              ///< of this rank
-    const std::int64_t width_ = all_.num_key_heads * all_.values_width();      ///< values of all heads
-    const std::int64_t channels_ = width_ + 2 * all_.key_dim;                  ///< of the convolution
+    const std::string tensors_;                                            ///< prefix
+    const DeltaShape all_ = plans_.config.linear.shape(1);                 ///< heads of all ranks
+    const DeltaShape& mine_ = plans_.split.delta;                          ///< of this rank
+    const std::int64_t width_ = all_.num_key_heads * all_.values_width();  ///< values of all heads
+    const std::int64_t groups_ = plans_.config.linear.num_groups;
+    const std::int64_t channels_ = width_ + 2 * groups_ * all_.key_dim;        ///< of the convolution
     const std::int64_t first_head_ = plans_.split.rank * mine_.num_key_heads;  ///< its first key head
 };
 

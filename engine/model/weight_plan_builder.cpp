@@ -34,8 +34,9 @@ WeightPlan& PlanBuilder::column_parallel(std::string name, Matrix& to, DType dty
 }
 
 WeightPlan& PlanBuilder::row_parallel(std::string name, Matrix& to, std::string tensor, std::int64_t inputs,
-                                      std::int64_t local_inputs) {
-    TensorPart part = rows_of(std::move(tensor), config.hidden_size, inputs, 0, config.hidden_size);
+                                      std::int64_t local_inputs, std::int64_t outputs) {
+    if (outputs == 0) outputs = config.hidden_size;
+    TensorPart part = rows_of(std::move(tensor), outputs, inputs, 0, outputs);
     part.first_column = std::min(split.rank * local_inputs, inputs);  // the last rank may hold only padding
     part.num_columns = std::min(local_inputs, inputs - part.first_column);
     return matrix(std::move(name), to, types.layers, {std::move(part)},

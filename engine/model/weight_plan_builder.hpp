@@ -33,9 +33,9 @@ class PlanBuilder {
     WeightPlan& column_parallel(std::string name, kernels::Matrix& to, kernels::DType dtype,
                                 std::vector<TensorPart> parts);
     /// This rank sums its own slices; the all-reduce adds those of the other ranks. `inputs`: of the whole model;
-    /// `local_inputs`: of each rank.
+    /// `local_inputs`: of each rank; `outputs`: 0: hidden_size.
     WeightPlan& row_parallel(std::string name, kernels::Matrix& to, std::string tensor, std::int64_t inputs,
-                             std::int64_t local_inputs);
+                             std::int64_t local_inputs, std::int64_t outputs = 0);
     /// A whole matrix replicated on every rank. `tensor`: without ".weight".
     WeightPlan& replicated(std::string name, kernels::Matrix& to, kernels::DType dtype, const std::string& tensor,
                            std::int64_t outputs, std::int64_t inputs);
@@ -73,8 +73,9 @@ inline TensorPart whole(std::string tensor, std::int64_t size) {
 /// A layer whose weights are planned.
 struct PlannedLayer {
     const LayerConfig& kind;
-    std::string from;  ///< prefix of its tensors
-    std::string name;  ///< prefix of its plans
+    std::string from;      ///< prefix of its tensors
+    std::string mlp_from;  ///< of those of the MLP and its norms
+    std::string name;      ///< prefix of its plans
     std::int64_t input_width;
     LayerWeights& weights;
 };

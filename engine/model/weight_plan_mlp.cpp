@@ -27,9 +27,9 @@ class MlpPlanner {
         add_mlp(names_.up, names_.down, width);
         if (!layer_.kind.mlp_bias) return;
         plans_.vector(layer_.name + "gate_up_bias", layer_.weights.gate_up_bias,
-                      gate_up(layer_.from, names_.up, ".bias", 1, width));
+                      gate_up(layer_.mlp_from, names_.up, ".bias", 1, width));
         plans_.vector(layer_.name + "down_bias", layer_.weights.down_bias,
-                      {whole(layer_.from + names_.down + ".bias", config_.hidden_size)});
+                      {whole(layer_.mlp_from + names_.down + ".bias", config_.hidden_size)});
     }
 
     void add_shared_expert() {
@@ -38,10 +38,10 @@ class MlpPlanner {
 
     /// The router is small and decides which experts a row has, so it is not quantized.
     void add_router() {
-        std::vector<TensorPart> rows{
-            rows_of(layer_.from + names_.router + ".weight", experts_.count, config_.hidden_size, 0, experts_.count)};
+        std::vector<TensorPart> rows{rows_of(layer_.mlp_from + names_.router + ".weight", experts_.count,
+                                             config_.hidden_size, 0, experts_.count)};
         if (experts_.shared_gate)
-            rows.push_back(rows_of(layer_.from + names_.shared_gate + ".weight", 1, config_.hidden_size, 0, 1));
+            rows.push_back(rows_of(layer_.mlp_from + names_.shared_gate + ".weight", 1, config_.hidden_size, 0, 1));
         plans_.column_parallel(layer_.name + "router", layer_.weights.router, kernels::act_type(plans_.types.layers),
                                std::move(rows));
         if (experts_.corrected) add_score_correction();
@@ -50,6 +50,7 @@ class MlpPlanner {
 
     void add_experts() {
         layer_.weights.experts.resize(static_cast<std::size_t>(experts_.count));
+        if (experts_.latent_size > 0) add_latents();
         const std::size_t first = plans_.plans().size();
         if (experts_.bias) add_expert_biases();
         for (std::int64_t number = 0; number < experts_.count; ++number) add_expert(number);
@@ -71,7 +72,7 @@ class MlpPlanner {
 
   private:
     void add_score_correction() {
-        TensorPart part = whole(layer_.from + names_.score_correction, experts_.count);
+        TensorPart part = whole(layer_.mlp_from + names_.score_correction, experts_.count);
         if (names_.has_one_group_of_corrections) part.stack = {.count = 1};
         plans_.vector(layer_.name + "score_correction", layer_.weights.score_correction, {std::move(part)});
     }
@@ -79,32 +80,40 @@ class MlpPlanner {
     void add_mlp(const std::vector<std::string>& up, const std::string& down, MlpWidth width) {
         plans_
             .column_parallel(layer_.name + "gate_up", layer_.weights.gate_up, plans_.types.layers,
-                             gate_up(layer_.from, up, ".weight", config_.hidden_size, width))
+                             gate_up(layer_.mlp_from, up, ".weight", config_.hidden_size, width))
             .gated = layer_.kind.gated && !layer_.kind.mlp_bias;
-        plans_.row_parallel(layer_.name + "down", layer_.weights.down, layer_.from + down + ".weight", width.whole,
+        plans_.row_parallel(layer_.name + "down", layer_.weights.down, layer_.mlp_from + down + ".weight", width.whole,
                             width.local);
+    }
+
+    void add_latents() {
+        const std::int64_t hidden = config_.hidden_size, latent = experts_.latent_size;
+        plans_.replicated(layer_.name + "latent_down", layer_.weights.latent_down, plans_.types.layers,
+                          layer_.mlp_from + names_.latent_down, latent, hidden);
+        plans_.replicated(layer_.name + "latent_up", layer_.weights.latent_up, plans_.types.layers,
+                          layer_.mlp_from + names_.latent_up, hidden, latent);
     }
 
     void add_expert(std::int64_t number) {
         const bool stacked = experts_.stacked();
+        const std::int64_t inputs = config_.expert_hidden_size(experts_);
         const std::string name = layer_.name + "experts." + std::to_string(number) + ".";
-        const std::string from = layer_.from + names_.experts + (stacked ? "" : std::to_string(number) + ".");
+        const std::string from = layer_.mlp_from + names_.experts + (stacked ? "" : std::to_string(number) + ".");
         const StackPlace place{stacked ? experts_.count : 0, number, experts_.stack == ExpertStack::rows};
         Expert& expert = layer_.weights.experts[static_cast<std::size_t>(number)];
         plans_.column_parallel(name + "gate_up", expert.gate_up, plans_.types.layers,
-                               stacked
-                                   ? stacked_gate_up(from + names_.stacked_up, config_.hidden_size, place)
-                                   : gate_up(from, names_.expert_up, ".weight", config_.hidden_size, expert_width_));
+                               stacked ? stacked_gate_up(from + names_.stacked_up, inputs, place)
+                                       : gate_up(from, names_.expert_up, ".weight", inputs, expert_width_));
         plans_
             .row_parallel(name + "down", expert.down, from + names_.expert_down + (stacked ? "" : ".weight"),
-                          expert_width_.whole, expert_width_.local)
+                          expert_width_.whole, expert_width_.local, inputs)
             .parts.front()
             .stack = place;
     }
 
     /// Of all experts, which are in stacks: those of an expert's two matmuls, one expert after another.
     void add_expert_biases() {
-        const std::string from = layer_.from + names_.experts;
+        const std::string from = layer_.mlp_from + names_.experts;
         std::vector<TensorPart> up, down;
         for (std::int64_t number = 0; number < experts_.count; ++number) {
             const StackPlace place{experts_.count, number};
@@ -153,10 +162,10 @@ class MlpPlanner {
     }
 
     WeightPlan& vector(const char* name, kernels::Buffer& to, const std::string& tensor, std::int64_t size) {
-        return plans_.vector(layer_.name + name, to, {whole(layer_.from + tensor, size)});
+        return plans_.vector(layer_.name + name, to, {whole(layer_.mlp_from + tensor, size)});
     }
     void norm(const char* name, Norm& to, const std::string& tensor) {
-        plans_.norm(layer_.name + name, to, layer_.from + tensor, layer_.kind.norm);
+        plans_.norm(layer_.name + name, to, layer_.mlp_from + tensor, layer_.kind.norm);
     }
 
     PlanBuilder& plans_;
@@ -171,6 +180,7 @@ class MlpPlanner {
 }  // namespace
 
 void plan_mlp(PlanBuilder& plans, const PlannedLayer& layer) {
+    if (!layer.kind.has_mlp) return;
     MlpPlanner mlp(plans, layer);
     if (layer.kind.experts.count == 0) return mlp.add_dense();
     mlp.add_router();

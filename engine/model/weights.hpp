@@ -17,8 +17,8 @@ struct Norm {
 
 /// Every rank has its part of each expert's MLP, so a rank's work does not depend on which experts are chosen.
 struct Expert {
-    kernels::Matrix gate_up;  // [2 expert_intermediate, hidden]
-    kernels::Matrix down;     // [hidden, expert_intermediate], row-parallel
+    kernels::Matrix gate_up;  // [2 expert_intermediate, inputs], without a gate [expert_intermediate, inputs]
+    kernels::Matrix down;     // [inputs, expert_intermediate], row-parallel
 };
 
 /// Projections of latent attention (LatentConfig). Those to the latents are on every rank. Those of heads are not
@@ -41,7 +41,7 @@ struct LinearWeights {
     kernels::Buffer log_rate, step_bias;  // f32 [value heads]
     Norm norm;                            // gain f32 [value_dim], of every value head's output
     // Mamba-2: f32 [key heads, channels] and [value heads]. Its norm, gain f32 [value heads value_dim], is that of all
-    // heads of all ranks together.
+    // heads of a group together, also of other ranks.
     kernels::Buffer filter_bias, skip;
 };
 
@@ -76,6 +76,7 @@ struct LayerWeights {
     // With embeddings per layer: [layer_embedding_size, hidden] and [hidden, layer_embedding_size], replicated.
     kernels::Matrix embedding_gate, embedding_output;
     Norm embedding_out_norm;
+    kernels::Matrix latent_down, latent_up;  // [latent_size, hidden] and back, replicated; ExpertConfig::latent_size
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };

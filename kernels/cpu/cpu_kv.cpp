@@ -244,13 +244,19 @@ void CpuDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_t num_
     check_whole_heads(layout, q_heads, of);
     const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
     const std::int64_t width = (q_heads + 2 * kv_heads) * dim, all_heads = of.num_q + of.num_kv;
+    const std::int64_t per_norm = of.q_per_norm > 0 ? of.q_per_norm : of.num_q;
     Team::mine().run(threads_for(num_rows * width, 8 << 10), [&](Member& member) {
         const FlushDenormals flush;
         const auto [first, end] = member.share_of(num_rows);
         for (std::int64_t r = first; r < end; ++r) {
             const float* const sums = squares + r * all_heads;
             float* const row = qkv + r * width;
-            norm_with(sums, of.num_q, dim, eps, q_gain, q_heads * dim, row);
+            for (std::int64_t head = 0, next = 0; head < q_heads; head = next) {
+                const std::int64_t first_of_norm = (of.first_q + head) / per_norm * per_norm;
+                next = std::min(q_heads, first_of_norm + per_norm - of.first_q);
+                norm_with(sums + first_of_norm, per_norm, dim, eps, q_gain + head * dim, (next - head) * dim,
+                          row + head * dim);
+            }
             norm_with(sums + of.num_q, of.num_kv, dim, eps, k_gain, kv_heads * dim, row + q_heads * dim);
         }
     });

@@ -332,6 +332,7 @@ struct KernelTable {
     void (*square_sums)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*relu_squared)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     // By Gate.
     void (*gate_mul[num_gates])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);

@@ -227,6 +227,14 @@ void relu_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row)
 }
 
 template <class Isa>
+void relu_squared_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) {
+        const auto positive = Isa::max(Isa::zero(), x);
+        return Isa::mul(positive, positive);
+    });
+}
+
+template <class Isa>
 void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }

@@ -108,6 +108,7 @@ struct Variant {
             .square_sums = square_sums<Isa>,
             .layer_norm = layer_norm_rows<Isa>,
             .relu = relu_rows<Isa>,
+            .relu_squared = relu_squared_rows<Isa>,
             .round_rows = round_rows<Isa>,
             .gate_mul = {gate_mul_rows<Isa, Gate::silu>, gate_mul_rows<Isa, Gate::gelu>,
                          gate_mul_rows<Isa, Gate::swiglu_oai>},

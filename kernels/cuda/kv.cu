@@ -184,9 +184,10 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) whole_norm_kernel(
     float* const x = args.qkv + (std::int64_t{blockIdx.x} * num_heads + head) * args.head_dim;
     const float* const gain =
         is_query ? args.q_gain + head * args.head_dim : args.k_gain + (head - args.q_heads) * args.head_dim;
-    const float* const sums =
-        args.squares + std::int64_t{blockIdx.x} * (args.of.num_q + args.of.num_kv) + (is_query ? 0 : args.of.num_q);
-    const int count = static_cast<int>(is_query ? args.of.num_q : args.of.num_kv);
+    const std::int64_t per_norm = args.of.q_per_norm > 0 ? args.of.q_per_norm : args.of.num_q;
+    const std::int64_t first = is_query ? (args.of.first_q + head) / per_norm * per_norm : args.of.num_q;
+    const float* const sums = args.squares + std::int64_t{blockIdx.x} * (args.of.num_q + args.of.num_kv) + first;
+    const int count = static_cast<int>(is_query ? per_norm : args.of.num_kv);
     float sum = 0.0F;
     for (int h = lane; lane < 16 && h < count; h += 16) sum = sum + sums[h];
     sum = __shfl_sync(full_warp, lane_tree(sum), 0);

@@ -227,9 +227,16 @@ struct Cover {
     dim3 block, grid;
 };
 
-struct Relu {
+struct Positive {
     static constexpr int inputs = 1;
     __device__ float operator()(float x, float /*none*/) const { return 0.0F > x ? 0.0F : x; }
+};
+struct PositiveSquared {
+    static constexpr int inputs = 1;
+    __device__ float operator()(float x, float none) const {
+        const float positive = Positive()(x, none);
+        return __fmul_rn(positive, positive);
+    }
 };
 struct AsIs {
     static constexpr int inputs = 1;
@@ -460,10 +467,12 @@ void CudaDevice::layer_norm(const float* x, const float* gain, const float* bias
     launch_norm(state_->stream, layer_norm_kernel<4>, layer_norm_kernel<1>, rows);
 }
 
-void CudaDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+void CudaDevice::relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                       std::int64_t out_stride) {
     check_act_rows("relu", act, num_rows, width, out_stride);
-    launch_map<Relu>(state_->stream, rows_of(x, width, num_rows, width, act, out, out_stride));
+    const Rows rows = rows_of(x, width, num_rows, width, act, out, out_stride);
+    if (f == Relu::squared) return launch_map<PositiveSquared>(state_->stream, rows);
+    launch_map<Positive>(state_->stream, rows);
 }
 
 void CudaDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

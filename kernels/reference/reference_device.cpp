@@ -196,15 +196,15 @@ void ReferenceDevice::layer_norm(const float* x, const float* gain, const float*
     }
 }
 
-void ReferenceDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+void ReferenceDevice::relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                            std::int64_t out_stride) {
     check_act_rows("relu", act, num_rows, width, out_stride);
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
         std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
-            const float value = x[r * width + i];
-            store_rounded(out_row, act, i, 0.0F > value ? 0.0F : value);
+            const float value = x[r * width + i], positive = 0.0F > value ? 0.0F : value;
+            store_rounded(out_row, act, i, f == Relu::squared ? positive * positive : positive);
         }
         zero_columns(out_row, act, width, out_stride);
     }
@@ -256,17 +256,21 @@ void ReferenceDevice::whole_norm(const KvLayout& layout, float* qkv, std::int64_
                                  float eps) {
     check_whole_heads(layout, q_heads, of);
     const FlushDenormals flush;
-    const std::int64_t dim = layout.head_dim;
-    const auto norm = [&](float* x, std::int64_t width, const float* sums, std::int64_t all_heads, const float* gain) {
+    const std::int64_t dim = layout.head_dim, q_per_norm = of.q_per_norm > 0 ? of.q_per_norm : of.num_q;
+    const auto norm = [&](float* head, const float* sums, std::int64_t count, const float* gain) {
         LaneSum sum;
-        for (std::int64_t h = 0; h < all_heads; ++h) sum.add(h, sums[h]);
-        const float scale = 1.0F / std::sqrt(sum.total() / static_cast<float>(all_heads * dim) + eps);
-        for (std::int64_t i = 0; i < width; ++i) x[i] = (x[i] * scale) * gain[i];
+        for (std::int64_t h = 0; h < count; ++h) sum.add(h, sums[h]);
+        const float scale = 1.0F / std::sqrt(sum.total() / static_cast<float>(count * dim) + eps);
+        for (std::int64_t i = 0; i < dim; ++i) head[i] = (head[i] * scale) * gain[i];
     };
     for (std::int64_t r = 0; r < num_rows; ++r, squares += of.num_q + of.num_kv) {
         float* row = qkv + r * (q_heads + 2 * layout.num_kv_heads) * dim;
-        norm(row, q_heads * dim, squares, of.num_q, q_gain);
-        norm(row + q_heads * dim, layout.num_kv_heads * dim, squares + of.num_q, of.num_kv, k_gain);
+        for (std::int64_t h = 0; h < q_heads; ++h) {
+            const std::int64_t first_of_norm = (of.first_q + h) / q_per_norm * q_per_norm;
+            norm(row + h * dim, squares + first_of_norm, q_per_norm, q_gain + h * dim);
+        }
+        for (std::int64_t h = 0; h < layout.num_kv_heads; ++h)
+            norm(row + (q_heads + h) * dim, squares + of.num_q, of.num_kv, k_gain + h * dim);
     }
 }
 

@@ -139,6 +139,37 @@ ModelConfig granite_4_h_micro() {
     return config;
 }
 
+/// Nemotron 3 Nano: Mamba-2 in 23 of 29 layers, six with attention; 128 experts, of which a token has 6, and a shared
+/// one: 3.6 of 32 billion parameters.
+ModelConfig nemotron_3_nano() {
+    ModelConfig config = shape(131072, 2688, 1856, 0, 32, 2, 128, false);
+    config.linear = {.rule = kernels::StateRule::sum,
+                     .num_key_heads = 8,
+                     .num_value_heads = 64,
+                     .num_groups = 8,
+                     .key_dim = 128,
+                     .value_dim = 64,
+                     .taps = 4,
+                     .filter_bias = true};
+    config.expert_intermediate_size = 1856;
+    config.shared_intermediate_size = 3712;
+    config.model_type = "nemotron_h";
+    engine::LayerConfig layer{
+        .activation = engine::Activation::relu_squared, .gated = false, .rope = {.scaling = engine::RopeScaling::none}};
+    const engine::ExpertConfig experts{
+        .count = 128, .per_token = 6, .score = engine::RouterScore::sigmoid, .scale = 2.5, .corrected = true};
+    const std::string kinds = "MMM*MMM*MMM*MMM*MMM*MMMM*MMMM";  // *: attention, without experts in the layer before it
+    config.layers.clear();
+    for (std::size_t at = 0; at < kinds.size(); ++at) {
+        layer.linear = kinds[at] == 'M';
+        layer.has_mlp = at + 1 == kinds.size() || kinds[at + 1] != '*';
+        layer.experts = layer.has_mlp ? experts : engine::ExpertConfig{};
+        config.layers.push_back(layer);
+    }
+    config.num_layers = std::ssize(config.layers);
+    return config;
+}
+
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     static const std::map<std::string, ModelConfig> table{
@@ -150,6 +181,7 @@ const std::map<std::string, ModelConfig>& shapes() {
         {"deepseek-v2-lite", deepseek_v2_lite()},
         {"qwen3.5-4b", qwen3_5_4b()},
         {"granite-4-h-micro", granite_4_h_micro()},
+        {"nemotron-3-nano", nemotron_3_nano()},
         {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
         {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
         {"115m", shape(32000, 1024, 2816, 4, 8, 8, 128, false)},

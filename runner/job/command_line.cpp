@@ -333,9 +333,8 @@ const std::vector<CommandSyntax>& command_table() {
          .options =
              {{"shape", "NAME",
                "random weights of this shape: 115m, 135m, 1.1b (default), 3b, 7b, 8b, gemma3-1b, mistral-7b, "
-               "qwen3.5-4b, granite-4-h-micro, qwen3-30b-a3b, gpt-oss-20b, deepseek-v2-lite, or with sliding windows "
-               "in "
-               "all layers 1.1b-window"},
+               "qwen3.5-4b, granite-4-h-micro, nemotron-3-nano, qwen3-30b-a3b, gpt-oss-20b, deepseek-v2-lite, or with "
+               "sliding windows in all layers 1.1b-window"},
               {"draft-shape", "NAME",
                "speculation: a draft model of this shape drafts (--draft=rsd-s, default: sd, spectr, rsd-c and rsd-s); "
                "without it drafts cost nothing"},

@@ -268,6 +268,61 @@ TEST(ConfigExperts, Granite4HHasMamba) {
     EXPECT_TRUE(defaults.linear.filter_bias) << "the class's default";
 }
 
+/// Nemotron Nano 9B v2, but for its sizes: its files count attention, Mamba-2 and MLPs.
+TEST(ConfigExperts, NemotronHCountsBlocks) {
+    const ModelConfig config = load_family("nemotron_h", "NemotronHForCausalLM", R"({"num_hidden_layers": 7,
+        "hybrid_override_pattern": "M-MM*-M", "layer_norm_epsilon": 0.001, "mlp_hidden_act": "relu2",
+        "mamba_num_heads": 24, "mamba_head_dim": 16, "n_groups": 4, "ssm_state_size": 32, "conv_kernel": 3,
+        "use_conv_bias": true, "time_step_min": 0.001, "time_step_limit": [0.0, {"__float__": "Infinity"}],
+        "expand": 2, "residual_in_fp32": false, "sliding_window": null, "head_dim": 16})");
+    EXPECT_EQ(config.num_layers, 5);
+    EXPECT_EQ(config.num_blocks(), 7);
+    std::vector<std::int64_t> blocks;
+    std::vector<bool> mlps, linear;
+    for (const LayerConfig& layer : config.layers) {
+        blocks.push_back(layer.block);
+        mlps.push_back(layer.has_mlp);
+        linear.push_back(layer.linear);
+        EXPECT_TRUE(layer.activation == Activation::relu_squared && !layer.gated);
+        EXPECT_EQ(layer.rope.scaling, RopeScaling::none);
+    }
+    EXPECT_EQ(blocks, (std::vector<std::int64_t>{0, 2, 3, 4, 6}));
+    EXPECT_EQ(mlps, (std::vector<bool>{true, false, false, true, false}));
+    EXPECT_EQ(linear, (std::vector<bool>{true, true, true, false, true}));
+    EXPECT_EQ(config.norm_eps, 0.001);
+    EXPECT_FALSE(config.tied_embeddings);
+    EXPECT_EQ(config.linear.num_groups, 4);
+    EXPECT_EQ(config.linear.num_key_heads, 8) << "so that 8 ranks can share the heads";
+    EXPECT_EQ(config.linear.num_value_heads, 24);
+    EXPECT_EQ(config.linear.taps, 3);
+}
+
+/// Nemotron 3 Nano and Super, but for their sizes; as transformers 5 writes them.
+TEST(ConfigExperts, Nemotron3HasExpertsWithoutGates) {
+    const std::string change = R"("num_hidden_layers": "DELETE", "intermediate_size": "DELETE", "n_routed_experts": 16,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "mamba", "mlp"],
+        "num_experts_per_tok": 6, "n_shared_experts": 1, "moe_intermediate_size": 48, "n_group": 1, "topk_group": 1,
+        "moe_shared_expert_intermediate_size": 56, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+        "num_nextn_predict_layers": 1, "mtp_layers_block_type": ["full_attention", "moe"])";
+    const ModelConfig nano = load_family("nemotron_h", "NemotronHForCausalLM", "{" + change + "}");
+    EXPECT_EQ(nano.num_layers, 3);
+    EXPECT_EQ(nano.layer(2).experts.count, 0);
+    EXPECT_TRUE(nano.layer(2).has_mlp);
+    EXPECT_EQ(nano.intermediate_size, 21504) << "the class's default";
+    const ExpertConfig& experts = nano.layer(1).experts;
+    EXPECT_EQ(experts.count, 16);
+    EXPECT_EQ(experts.per_token, 6);
+    EXPECT_EQ(experts.score, RouterScore::sigmoid);
+    EXPECT_TRUE(experts.corrected && experts.normalized);
+    EXPECT_EQ(experts.scale, 2.5);
+    EXPECT_EQ(nano.shared_intermediate_size, 56);
+    EXPECT_EQ(nano.expert_hidden_size(experts), 64);
+    const ModelConfig super =
+        load_family("nemotron_h", "NemotronHForCausalLM", "{" + change + R"(, "moe_latent_size": 32})");
+    EXPECT_EQ(super.expert_hidden_size(super.layer(1).experts), 32);
+    EXPECT_EQ(num_parameters(nano) - num_parameters(super), 2 * (16 * 2 * 48 * (64 - 32) - 2 * 32 * 64));
+}
+
 TEST(ConfigExperts, GraniteMoeHasGranitesFactors) {
     const ModelConfig config = load_family("granitemoe", "GraniteMoeForCausalLM", R"({"num_local_experts": 40,
         "num_experts_per_tok": 8, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22})");

@@ -105,7 +105,8 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
                                       "gemma4-e2b-bf16",
                                       "qwen3.5",
                                       "qwen3.5-moe",
-                                      "granite4-h"};
+                                      "granite4-h",
+                                      "nemotron3-latent-modern"};
     const auto expect_same = [&](const char* model, Precision precision) {
         SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
         const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;

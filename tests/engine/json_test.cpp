@@ -176,6 +176,23 @@ TEST(Json, UntrustedTextIsMadePrintable) {
     EXPECT_EQ(printable("\xED\xA0\x80\xF4\x90\x80\x80"), R"(\xed\xa0\x80\xf4\x90\x80\x80)");
 }
 
+/// Python writes numbers that JSON does not have, in config.json of Nemotron for one.
+TEST(Json, FilesMayHavePythonsNumbers) {
+    const auto path =
+        std::filesystem::temp_directory_path() / ("longhaul-json-" + std::to_string(::getpid()) + ".json");
+    std::ofstream(path) << R"({"limit": [0.0, Infinity], "low": -Infinity, "a": NaN, "text": "NaN \" Infinity"})";
+    const Json json = read_json(path);
+    EXPECT_EQ(json["limit"], (Json{0.0, {{"__float__", "Infinity"}}}));
+    EXPECT_EQ(json["low"], (Json{{"__float__", "-Infinity"}}));
+    EXPECT_EQ(json["a"], (Json{{"__float__", "NaN"}}));
+    EXPECT_EQ(json["text"], "NaN \" Infinity");
+    std::ofstream(path) << R"({"limit": Infinit})";
+    EXPECT_NE(message_of([&] { (void)read_json(path); }).find("invalid literal"), std::string::npos);
+    std::ofstream(path) << R"({"open": "Infinity\)";
+    EXPECT_NE(message_of([&] { (void)read_json(path); }), "(no error)");
+    std::filesystem::remove(path);
+}
+
 TEST(Json, FilesThatCannotBeRead) {
     const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / ("longhaul-json-test-" + std::to_string(::getpid()));

@@ -67,6 +67,9 @@ const Expected models[] = {
     {"granite4-h", 0x5ac66447df2d5374U, 51920, 85216, 1252672, 388288},
     {"qwen3-vl-moe", 0xe61bad01d546a81dU, 26624, 35200, 609664, 231888},
     {"hy-v3", 0xdf2c2e43c7600ebeU, 19541, 25620, 457236, 187088},
+    {"nemotron-h", 0x0U, 0, 0, 0, 0},
+    {"nemotron3", 0x0U, 0, 0, 0, 0},
+    {"nemotron3-latent-modern", 0x0U, 0, 0, 0, 0},
     {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
 };
 
@@ -173,6 +176,25 @@ TEST(ModelPlan, BiasesOfMambaThatTheConfigDeniesAreFaults) {
         faults.front().ends_with("model.layers.0.mamba.conv1d.bias: expected none of that name, as config.json "
                                  "says, got one"))
         << faults.front();
+}
+
+/// Files that count attention and MLPs apart: blocks behind the last, and one of another kind than config.json says.
+TEST(ModelPlan, BlocksThatTheConfigDeniesAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/nemotron3";
+    ModelConfig config = ModelConfig::load(folder);
+    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+    config.layers.back().has_mlp = false;
+    config.layers.back().experts = {};
+    std::vector<std::string> faults = tensor_faults(config, tensors);
+    ASSERT_EQ(faults.size(), 17U) << "all tensors of the last block";
+    EXPECT_TRUE(faults.front().ends_with("expected layers 0 to 3, as num_hidden_layers says, got layer 4"))
+        << faults.front();
+
+    config = ModelConfig::load(folder);
+    config.layers.front().experts = {};
+    faults = tensor_faults(config, tensors);
+    ASSERT_FALSE(faults.empty());
+    EXPECT_NE(faults.front().find("backbone.layers.1.mixer.experts.0."), std::string::npos) << faults.front();
 }
 
 TEST(ModelPlan, ExpertsThatTheConfigDeniesAreFaults) {

@@ -60,9 +60,11 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                     const OnDevice gains(device, gain), biases(device, bias);
                     device.layer_norm(in, gains.floats(), biases.floats(), 1e-5F, num_rows, width, act, out, stride);
                 })) << "layer_norm";
-                ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
-                    device.relu(in, num_rows, width, act, out, stride);
-                })) << "relu";
+                for (const Relu relu : {Relu::plain, Relu::squared}) {
+                    ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
+                        device.relu(relu, in, num_rows, width, act, out, stride);
+                    })) << "relu";
+                }
                 ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                     device.round_rows(in, num_rows, width, act, out, stride);
                 })) << "round_rows";
@@ -98,12 +100,16 @@ TEST_P(RowsTest, LayerNormIsAccurate) {
 TEST_P(RowsTest, ReluKeepsNanAndDropsWhatIsBelowZero) {
     constexpr float inf = std::numeric_limits<float>::infinity();
     const std::vector<float> x = {-1.0F, 0.0F, 2.5F, std::nanf(""), inf, -inf, -1e-30F, 3.0F, -7.0F};
-    std::vector<float> out = output_of(*device_, x, 16 * 4, [](Device& device, const float* in, std::byte* to) {
-                                 device.relu(in, 1, 9, DType::f32, to, 16);
-                             }).values();
-    EXPECT_TRUE(std::isnan(out[3]));
-    out[3] = 0;
-    EXPECT_EQ(out, (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
+    const auto relu = [&](Relu f) {
+        std::vector<float> out = output_of(*device_, x, 16 * 4, [&](Device& device, const float* in, std::byte* to) {
+                                     device.relu(f, in, 1, 9, DType::f32, to, 16);
+                                 }).values();
+        EXPECT_TRUE(std::isnan(out[3]));
+        out[3] = 0;
+        return out;
+    };
+    EXPECT_EQ(relu(Relu::plain), (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
+    EXPECT_EQ(relu(Relu::squared), (std::vector<float>{0, 0, 6.25F, 0, inf, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
 /// Beyond the limits, and what is no number: gates in the first half, ups in the second.
@@ -281,7 +287,11 @@ TEST_P(RowsTest, HeadNormEqualsReference) {
 TEST_P(RowsTest, WholeNormEqualsReferenceOnAnyNumberOfRanks) {
     Comparison comparison(GetParam());
     constexpr std::int64_t num_rows = 3, num_q = 20, num_kv = 1, num_sums = num_rows * (num_q + num_kv);
-    for (const std::int64_t dim : {2, 24, 128}) {
+    struct Case {
+        std::int64_t dim, q_per_norm;
+    };
+    for (const Case& one : {Case{2, 0}, Case{24, 0}, Case{128, 0}, Case{24, 10}, Case{16, 1}}) {
+        const std::int64_t dim = one.dim, q_per_norm = one.q_per_norm;
         Numbers numbers(68 + static_cast<std::uint64_t>(dim));
         const KvLayout layout{.dtype = DType::f32, .num_layers = 1, .num_kv_heads = num_kv, .head_dim = dim};
         const std::vector<float> x = numbers.normals(num_rows * (num_q + 2) * dim, 3.0F);
@@ -309,8 +319,9 @@ TEST_P(RowsTest, WholeNormEqualsReferenceOnAnyNumberOfRanks) {
             device.upload(qkv.data(), part.data(), part.size() * 4);
             const std::vector<float> own_gain(q_gain.begin() + first * dim, q_gain.end());
             const OnDevice of_q(device, own_gain), of_k(device, k_gain);
-            device.whole_norm(layout, qkv.floats(), num_rows, heads, {num_q, num_kv, first, 0}, sums.floats(),
-                              of_q.floats(), of_k.floats(), 1e-6F);
+            device.whole_norm(layout, qkv.floats(), num_rows, heads,
+                              {.num_q = num_q, .num_kv = num_kv, .first_q = first, .q_per_norm = q_per_norm},
+                              sums.floats(), of_q.floats(), of_k.floats(), 1e-6F);
             return qkv;
         };
         const Guarded expected_sums = sums_of(*reference_, 0, num_q), sums = sums_of(*device_, 0, num_q);

@@ -153,8 +153,8 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
         {{"bench", "decode", "--shape=2b"},
          "shape: expected 1.1b, 1.1b-window, 115m, 135m, 3b, 7b, 8b, deepseek-v2-lite, gemma3-1b, gpt-oss-20b, "
-         "granite-4-h-micro, mistral-7b, qwen3-30b-a3b "
-         "or qwen3.5-4b, got '2b'"},
+         "granite-4-h-micro, mistral-7b, nemotron-3-nano, qwen3-30b-a3b or "
+         "qwen3.5-4b, got '2b'"},
         {{"bench", "speculation", "--acceptance=0.5,1.5"},
          "acceptance: expected numbers from 0 to 1, such as 0.5,0.7, got '0.5,1.5'"},
         {{"bench", "speculation", "--draft-shape=115m", "--draft=medusa"},

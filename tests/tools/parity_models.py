@@ -273,6 +273,43 @@ QWEN3_VL_MOE = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_
                                                 "mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True},
                 "vision_config": QWEN3_VL_TOWER, "tie_word_embeddings": False}  # fmt: skip
 
+# time_step_min: transformers limits the steps of whole texts by it, but not those of single tokens.
+NEMOTRON_H = {
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "MM-*-",
+    "num_hidden_layers": 5,
+    "num_attention_heads": 8,
+    "intermediate_size": 40,
+    "tie_word_embeddings": False,
+    "mlp_hidden_act": "relu2",
+    "hidden_act": None,
+    "layer_norm_epsilon": 1e-5,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 4,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "time_step_min": 1e-30,
+    "time_step_limit": [0.0, float("inf")],
+}
+NEMOTRON3 = NEMOTRON_H | {
+    "hybrid_override_pattern": "MEM*E",
+    "num_attention_heads": 4,
+    "mamba_num_heads": 4,
+    "n_groups": 2,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+}
+
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
     Model("llama-default", EIGHT_HEADS, num_tokens=700),
@@ -430,6 +467,11 @@ MODELS = [
     Model("qwen3-vl-modern", QWEN3_VL, modern=True),
     Model("qwen3-vl-moe", QWEN3_VL_MOE, prompt=40, saved=True),
     Model("qwen3-vl-moe-modern", QWEN3_VL_MOE | {"text_config": QWEN3_VL_MOE["text_config"] | {"num_hidden_layers": 1}}, modern=True),
+    Model("nemotron-h", NEMOTRON_H, 300, prompt=40, saved=True),
+    Model("nemotron3", NEMOTRON3, prompt=40, saved=True),
+    Model("nemotron3-latent-modern", NEMOTRON3 | {"hybrid_override_pattern": None, "moe_latent_size": 16, "n_groups": 1,
+                                                  "layers_block_type": ["attention", "moe", "mamba"], "num_hidden_layers": 3,
+                                                  "use_conv_bias": False, "torch_dtype": "bfloat16"}, 80, torch.bfloat16, modern=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
