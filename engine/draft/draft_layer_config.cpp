@@ -60,6 +60,9 @@ std::vector<std::int64_t> tap_layers_of(const DraftLayerFields& fields, const Mo
     if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
         named = find_member(*inner, field, file);
     const std::string expected = "layers from 0 to " + std::to_string(target.num_layers - 1);
+    if (target.num_blocks() != target.num_layers)
+        throw InputError(file, field, "a target whose files count layers of attention with an MLP", target.model_type,
+                         "not in this version");
     if (named == nullptr || *named == Json::array()) {
         if (target.num_layers < 7)
             throw InputError(file, field, expected, "nothing", "the default, 2, n / 2 and n - 3, needs 7 layers");

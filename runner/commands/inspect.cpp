@@ -102,6 +102,7 @@ Json describe_experts(const engine::ModelConfig& config) {
         json["best_groups"] = experts.best_groups;
     }
     if (config.shared_intermediate_size > 0) json["shared_intermediate_size"] = config.shared_intermediate_size;
+    if (experts.latent_size > 0) json["latent_size"] = experts.latent_size;
     json["active_parameters"] = engine::num_active_parameters(config);
     return json;
 }
@@ -124,8 +125,10 @@ Json describe_latents(const engine::LatentConfig& latent) {
 /// Settings that a model and a draft layer have in common.
 void describe_shape(const engine::ModelConfig& config, Json& json) {
     json["hidden_size"] = config.hidden_size;
-    const auto is_dense = [](const engine::LayerConfig& layer) { return layer.experts.count == 0; };
-    if (std::any_of(config.layers.begin(), config.layers.end(), is_dense))
+    const auto has_dense_mlp = [](const engine::LayerConfig& layer) {
+        return layer.has_mlp && layer.experts.count == 0;
+    };
+    if (std::any_of(config.layers.begin(), config.layers.end(), has_dense_mlp))
         json["intermediate_size"] = config.intermediate_size;
     json["query_heads"] = config.num_heads;
     json["kv_heads"] = config.num_kv_heads;
@@ -147,9 +150,9 @@ Json describe_linear_attention(const engine::ModelConfig& config) {
     const kernels::DeltaShape shape = linear.shape(1);
     const auto layouts = engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16);
     const std::int64_t layers = engine::state_layout(layouts)->num_layers;
-    const bool is_mamba = linear.rule == kernels::StateRule::sum;  // all heads have one query and key
+    const bool is_mamba = linear.rule == kernels::StateRule::sum;  // heads of a group have one query and key
     return {{"rule", is_mamba ? "mamba2" : "gated delta"},
-            {"key_heads", is_mamba ? 1 : linear.num_key_heads},
+            {"key_heads", is_mamba ? linear.num_groups : linear.num_key_heads},
             {"value_heads", linear.num_value_heads},
             {"key_dim", linear.key_dim},
             {"value_dim", linear.value_dim},
@@ -167,8 +170,10 @@ Json describe_weights(const fs::path& folder) {
 
 std::int64_t num_unrotated_layers(const engine::ModelConfig& config) {
     std::int64_t count = 0;
-    for (std::int64_t at = 0; at < config.num_layers; ++at)
-        count += config.layer(at).rope.scaling == engine::RopeScaling::none ? 1 : 0;
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const engine::LayerConfig& layer = config.layer(at);
+        if (!layer.linear && layer.rope.scaling == engine::RopeScaling::none) ++count;
+    }
     return count;
 }
 
@@ -182,6 +187,7 @@ Json describe_model(const fs::path& folder) {
               {"dtype", config.dtype}};
     if (!config.quantization.empty()) json["quantization"] = config.quantization;
     json["layers"] = config.num_layers;
+    if (config.num_blocks() != config.num_layers) json["layers_in_files"] = config.num_blocks();
     describe_shape(config, json);
     if (config.has_experts()) json["experts"] = describe_experts(config);
     json["tied_embeddings"] = config.tied_embeddings;

@@ -218,6 +218,16 @@ TEST(Eagle3, FoldersWithFaultsAreRefusedInOneLine) {
                    "midlayer.hidden_norm.weight");
     const auto small = Model::load(tiny_model, Precision::bf16, *device, *group);
     EXPECT_THROW(DraftLayer(good, *small, find_draft_method("eagle")), InputError) << "another width, two layers";
+    ModelConfig counts_mlps = model->config();
+    counts_mlps.layers.back().block = 2 * (counts_mlps.num_layers - 1);
+    try {
+        (void)DraftLayerConfig::load(good, counts_mlps, find_draft_method("eagle"));
+        ADD_FAILURE() << "layers of the target that no file counts";
+    } catch (const InputError& error) {
+        EXPECT_NE(std::string(error.what()).find("expected a target whose files count layers of attention with an MLP"),
+                  std::string::npos)
+            << error.what();
+    }
     std::filesystem::remove_all(folder);
 }
 

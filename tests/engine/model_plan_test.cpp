@@ -67,9 +67,9 @@ const Expected models[] = {
     {"granite4-h", 0x5ac66447df2d5374U, 51920, 85216, 1252672, 388288},
     {"qwen3-vl-moe", 0xe61bad01d546a81dU, 26624, 35200, 609664, 231888},
     {"hy-v3", 0xdf2c2e43c7600ebeU, 19541, 25620, 457236, 187088},
-    {"nemotron-h", 0x0U, 0, 0, 0, 0},
-    {"nemotron3", 0x0U, 0, 0, 0, 0},
-    {"nemotron3-latent-modern", 0x0U, 0, 0, 0, 0},
+    {"nemotron-h", 0xd5ca5a2f45cfe2e5U, 57840, 73056, 896960, 373888},
+    {"nemotron3", 0xcf72f2077d001f09U, 54500, 69472, 990352, 309088},
+    {"nemotron3-latent-modern", 0xdb3a6ae2f93ee567U, 28562, 36528, 562120, 318688},
     {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
 };
 
