@@ -30,7 +30,8 @@ constexpr DefaultSizes solar_open_sizes{.intermediate = 1280, .kv_heads = 8, .he
 constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
 constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
 constexpr ActivationKey relu{"activation_function", "relu", "relu"};
-constexpr ActivationKey relu_squared{"mlp_hidden_act", "relu2", "relu2"};
+constexpr ActivationKey nemotron_relu{"mlp_hidden_act", "relu2", "relu2"};
+constexpr ActivationKey relu_squared{"hidden_act", "relu2", "relu2"};
 
 constexpr FolderFormat images{.text_section = "text_config", .ties_at_top = true};
 constexpr FolderFormat qwen2_vl{
@@ -85,7 +86,10 @@ constexpr Architecture architectures[] = {
     {"granite", "GraniteForCausalLM", silu, read_granite_layers},
     {"granitemoe", "GraniteMoeForCausalLM", silu, read_granitemoe_layers},
     {"granitemoehybrid", "GraniteMoeHybridForCausalLM", silu, read_granitemoehybrid_layers, {.intermediate = 11008}},
-    {"nemotron_h", "NemotronHForCausalLM", relu_squared, read_nemotron_h_layers, nemotron_sizes},
+    {"arcee", "ArceeForCausalLM", relu_squared, read_arcee_layers},
+    {"afmoe", "AfmoeForCausalLM", silu, read_afmoe_layers, {.intermediate = 6144, .head_dim = 128}},
+    {"youtu", "YoutuForCausalLM", silu, read_youtu_layers, {.intermediate = 6144, .head_dim = 64}},
+    {"nemotron_h", "NemotronHForCausalLM", nemotron_relu, read_nemotron_h_layers, nemotron_sizes},
     {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}, mxfp4},
     {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes, gemma},
     {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, gemma_images},

@@ -200,6 +200,14 @@ void read_granite_layers(const Section& top, ModelConfig& config) {
     read_granite_factors(top, config);
 }
 
+/// AFM: Llama with the square of relu.
+void read_arcee_layers(const Section& top, ModelConfig& config) {
+    read_llama_layers(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().activation = Activation::relu_squared;
+    config.layers.front().gated = false;
+}
+
 /// GLM-4-9b.
 void read_glm_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);

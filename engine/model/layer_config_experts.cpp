@@ -307,6 +307,42 @@ void read_solar_open_layers(const Section& top, ModelConfig& config) {
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
 }
 
+/// Trinity: gated attention, rotated where it has a window, norms before and after each block.
+void read_afmoe_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    if (top.flag("mup_enabled")) config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+    LayerConfig& layer = config.layers.front();
+    layer.norm_place = NormPlace::both;
+    layer.head_norm = layer.output_gate = true;
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    const std::int64_t period = top.size_or("global_attn_every_n_layers", 4, max_layers);
+    const auto windowed =
+        windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % period != 0; });
+    set_windows(top, window_of(top, 1024), windowed, config);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < config.layers.size(); ++at) {
+        if (!windowed[at]) config.layers[at].rope = {.scaling = RopeScaling::none};
+    }
+    const std::int64_t dense = get_int_or(top.json, "num_dense_layers", 1, 0, max_layers, top.file, top.within);
+    if (dense >= config.num_layers) return;
+    ExpertConfig experts = read_experts(top, config, "num_experts", 64, 6);
+    experts.score = RouterScore::sigmoid;
+    experts.corrected = true;
+    experts.scale = top.positive_or("route_scale", 1.0, 1e6);
+    // Published folders have these, which the class of transformers does not read.
+    if (top.size_or("n_group", 1, max_experts) != 1) top.refuse("n_group", "1");
+    if (!top.flag_or("route_norm", true)) top.refuse("route_norm", "true");
+    if (top.text_or("score_func", "sigmoid") != "sigmoid") top.refuse("score_func", R"("sigmoid")");
+    config.expert_intermediate_size = top.size_or("moe_intermediate_size", 1408, max_intermediate_size);
+    config.shared_intermediate_size =
+        config.expert_intermediate_size * get_int_or(top.json, "num_shared_experts", 2, 0,
+                                                     max_intermediate_size / config.expert_intermediate_size, top.file,
+                                                     top.within);
+    for (auto at = static_cast<std::size_t>(dense); at < config.layers.size(); ++at)
+        config.layers[at].experts = experts;
+}
+
 /// K-EXAONE: the attention of EXAONE 4, norms before blocks.
 void read_exaone_moe_layers(const Section& top, ModelConfig& config) {
     read_exaone_attention(top, config);
@@ -396,6 +432,13 @@ void read_deepseek_v3_layers(const Section& top, ModelConfig& config) {
                         .best_groups = 4,
                         .scale = 2.5},
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
+}
+
+/// Youtu-LLM: the attention of DeepSeek-V3, without experts.
+void read_youtu_layers(const Section& top, ModelConfig& config) {
+    read_latent_attention(top, {1536, 512, 128, 64, 128}, config);
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    if (top.flag("mlp_bias")) top.refuse("mlp_bias", "false");
 }
 
 /// GLM-4.7-Flash: latent attention, and which layers have experts by name.

@@ -43,7 +43,10 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     const bool is_granite = config.model_type.starts_with("granite");
     if (is_granite)
         for (const double value : {layer.rope.score_scale, layer.block_scale, config.logits_scale}) writer.put(value);
-    if (is_granite || config.model_type == "smollm3" || config.model_type == "seed_oss") writer.put(layer.mlp_bias);
+    const std::string_view may_have_biases[] = {"smollm3", "seed_oss", "arcee"};
+    if (is_granite || std::find(std::begin(may_have_biases), std::end(may_have_biases), config.model_type) !=
+                          std::end(may_have_biases))
+        writer.put(layer.mlp_bias);
 }
 
 /// Families whose fingerprints are from before put_blocks, and stay valid.

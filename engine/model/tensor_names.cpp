@@ -81,6 +81,23 @@ TensorNames granite4() {
     return names;
 }
 
+TensorNames afmoe() {
+    TensorNames names;
+    names.output_gate = "self_attn.gate_proj";
+    names.attention_out_norm = "post_attention_layernorm";
+    names.mlp_norm = "pre_mlp_layernorm";
+    names.mlp_out_norm = "post_mlp_layernorm";
+    names.router = "mlp.router.gate";
+    names.score_correction = "mlp.expert_bias";
+    return names;
+}
+
+TensorNames arcee() {
+    TensorNames names;
+    names.up = {"mlp.up_proj"};
+    return names;
+}
+
 TensorNames ernie_moe() {
     TensorNames names;
     names.score_correction = "mlp.moe_statics.e_score_correction_bias";
@@ -232,6 +249,8 @@ const TensorNames& tensor_names(const ModelConfig& config) {
     static const std::string with_images = "model.language_model.";
     static const TensorNames llama, of_latent = with_numbered_mtp(latent());
     static const std::map<std::string, TensorNames> by_type = {
+        {"afmoe", afmoe()},
+        {"arcee", arcee()},
         {"ernie4_5_moe", ernie_moe()},
         {"exaone4", olmo()},
         {"exaone_moe", exaone_moe()},

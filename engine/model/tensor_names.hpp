@@ -35,6 +35,7 @@ struct TensorNames {
     /// Fused: `query` holds q, k and v; key and value are empty.
     std::string query = "self_attn.q_proj", key = "self_attn.k_proj", value = "self_attn.v_proj";
     std::string output = "self_attn.o_proj";
+    std::string output_gate = "";  ///< LayerConfig::output_gate; "": a head's rows follow those of its queries
     std::string query_norm = "self_attn.q_norm", key_norm = "self_attn.k_norm";  ///< head_norm and whole_norm
     std::string sinks = "self_attn.sinks";
     std::string query_down = "", query_up = "", kv_down = "", kv_norm = "", kv_up = "";  ///< LatentConfig

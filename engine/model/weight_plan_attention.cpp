@@ -64,10 +64,11 @@ class HeadsPlanner {
 
     void add_qkv_bias() { plans_.vector(layer_.name + "qkv_bias", layer_.weights.qkv_bias, qkv(".bias", 1)); }
 
-    /// A head's rows follow those of its queries.
     void add_output_gate() {
         std::vector<TensorPart> parts;
-        for (std::int64_t head = split_.first_head; head < split_.first_head + split_.num_heads; ++head)
+        if (!names_.output_gate.empty()) parts = {query_rows(names_.output_gate, ".weight", layer_.input_width)};
+        for (std::int64_t head = split_.first_head; gates_in_query() && head < split_.first_head + split_.num_heads;
+             ++head)
             parts.push_back(query_or_gate(2 * head + 1, ".weight", layer_.input_width));
         plans_.column_parallel(layer_.name + "output_gate", layer_.weights.output_gate, plans_.types.layers,
                                std::move(parts));
@@ -96,7 +97,8 @@ class HeadsPlanner {
         return rows_of(layer_.from + tensor + suffix, heads_.num_kv_heads * heads_.dim, columns,
                        split_.first_kv_head_of(heads_) * heads_.dim, split_.kv_width(heads_));
     }
-    /// LayerConfig::output_gate: the queries of head i are the block 2 i of rows, its gates the block 2 i + 1.
+    [[nodiscard]] bool gates_in_query() const { return layer_.kind.output_gate && names_.output_gate.empty(); }
+    /// gates_in_query: the queries of head i are the block 2 i of rows, its gates the block 2 i + 1.
     [[nodiscard]] TensorPart query_or_gate(std::int64_t block, const char* suffix, std::int64_t columns) const {
         return rows_of(layer_.from + names_.query + suffix, 2 * config_.num_heads * heads_.dim, columns,
                        block * heads_.dim, heads_.dim);
@@ -106,7 +108,7 @@ class HeadsPlanner {
         const LayerConfig& kind = layer_.kind;
         std::vector<TensorPart> parts;
         const auto add = [&](const TensorPart& rows) { add_heads(parts, rows, heads_.dim, kind.rope); };
-        if (kind.output_gate) {
+        if (gates_in_query()) {
             for (std::int64_t head = split_.first_head; head < split_.first_head + split_.num_heads; ++head)
                 add(query_or_gate(2 * head, suffix, columns));
         } else {

@@ -323,6 +323,41 @@ TEST(ConfigExperts, Nemotron3HasExpertsWithoutGates) {
     EXPECT_EQ(num_parameters(nano) - num_parameters(super), 2 * (16 * 2 * 48 * (64 - 32) - 2 * 32 * 64));
 }
 
+/// Trinity Mini, but for its sizes.
+TEST(ConfigExperts, TrinityGatesAttention) {
+    const ModelConfig config = load_family("afmoe", "AfmoeForCausalLM", R"({"num_hidden_layers": 4, "head_dim": 16,
+        "num_dense_layers": 2, "num_experts": 16, "num_experts_per_tok": 8, "num_shared_experts": 1, "n_group": 1,
+        "moe_intermediate_size": 48, "route_scale": 2.826, "route_norm": true, "score_func": "sigmoid",
+        "mup_enabled": true, "global_attn_every_n_layers": 4, "sliding_window": 100, "rope_scaling": null})");
+    EXPECT_EQ(config.embedding_scale, 8.0);
+    const LayerConfig &local = config.layer(2), &global = config.layer(3);
+    EXPECT_TRUE(local.output_gate && local.head_norm);
+    EXPECT_EQ(local.norm_place, NormPlace::both);
+    EXPECT_EQ(local.attention_window, 100);
+    EXPECT_EQ(local.rope.scaling, RopeScaling::standard);
+    EXPECT_EQ(global.attention_window, 0);
+    EXPECT_EQ(global.rope.scaling, RopeScaling::none);
+    EXPECT_EQ(config.layer(1).experts.count, 0);
+    EXPECT_EQ(global.experts.count, 16);
+    EXPECT_EQ(global.experts.per_token, 8);
+    EXPECT_EQ(global.experts.scale, 2.826);
+    EXPECT_TRUE(global.experts.corrected && global.experts.normalized);
+    EXPECT_EQ(config.expert_intermediate_size, 48);
+    EXPECT_EQ(config.shared_intermediate_size, 48);
+}
+
+/// AFM-4.5B and Youtu-LLM 2B, but for their sizes.
+TEST(ConfigExperts, SomeAreLlamaOrDeepSeekInPart) {
+    const ModelConfig afm = load_family("arcee", "ArceeForCausalLM", R"({"hidden_act": "relu2"})");
+    EXPECT_EQ(afm.layer(0).activation, Activation::relu_squared);
+    EXPECT_FALSE(afm.layer(0).gated || afm.layer(0).mlp_bias);
+    const ModelConfig youtu = load_family("youtu", "YoutuForCausalLM", R"({"kv_lora_rank": 64, "q_lora_rank": null,
+        "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32})");
+    EXPECT_TRUE(youtu.has_latent_attention() && youtu.tied_embeddings);
+    EXPECT_EQ(youtu.latent.query_rank, 0);
+    EXPECT_FALSE(youtu.has_experts());
+}
+
 TEST(ConfigExperts, GraniteMoeHasGranitesFactors) {
     const ModelConfig config = load_family("granitemoe", "GraniteMoeForCausalLM", R"({"num_local_experts": 40,
         "num_experts_per_tok": 8, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22})");

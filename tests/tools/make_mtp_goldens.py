@@ -23,7 +23,7 @@ import safetensors.torch
 import torch
 from make_parity_goldens import EAGER, numbers, published_experts, random_weights, without_none, write_json, write_model
 from make_parity_goldens import write_model_with_images
-from parity_models import DEEPSEEK_V3, GLM4_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, SMALL, Model
+from parity_models import DEEPSEEK_V3, FOUR_HEADS, GLM4_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, SMALL, Model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -52,8 +52,9 @@ class Case:
 
 CASES = [
     Case(Model("glm4-moe", GLM4_MOE), ONE_MOE, 1, numbered=True),
-    Case(Model("deepseek-v3", DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}), ONE_MOE, 2, numbered=True),
-    Case(Model("qwen3.5-images", QWEN3_5, with_images="Qwen3_5ForConditionalGeneration qwen3_5"), ONE_FULL, 3),
+    Case(Model("deepseek-v3", DEEPSEEK_V3 | FOUR_HEADS | {"num_nextn_predict_layers": 1}), ONE_MOE, 2, numbered=True),
+    Case(Model("qwen3.5-images", QWEN3_5 | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+               with_images="Qwen3_5ForConditionalGeneration qwen3_5"), ONE_FULL, 3),
     Case(Model("qwen3.5-moe", QWEN3_5_MOE), ONE_FULL, 4, stacked=True),
     Case(Model("qwen3-next", QWEN3_NEXT | {"mlp_only_layers": [0]}), ONE_FULL, 5),
 ]

@@ -164,6 +164,7 @@ DEEPSEEK_V3 = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepse
                "tie_word_embeddings": False, "rope_theta": 10000.0, "max_position_embeddings": 2048,
                "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 32,
                                 "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}  # fmt: skip
+FOUR_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4}
 DEEPSEEK_V2 = DEEPSEEK_V3 | {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "n_shared_experts": 2,
                              "routed_scaling_factor": 16.0, "norm_topk_prob": False, "scoring_func": "softmax",
                              "topk_method": "group_limited_greedy", "num_hidden_layers": 2}  # fmt: skip
@@ -273,6 +274,36 @@ QWEN3_VL_MOE = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_
                                                 "mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True},
                 "vision_config": QWEN3_VL_TOWER, "tie_word_embeddings": False}  # fmt: skip
 
+ARCEE = {"architectures": ["ArceeForCausalLM"], "model_type": "arcee", "hidden_act": "relu2", "num_attention_heads": 8,
+         "rope_scaling": YARN["rope_scaling"], "max_position_embeddings": 128, "head_dim": 8}  # fmt: skip
+AFMOE = {
+    "architectures": ["AfmoeForCausalLM"],
+    "model_type": "afmoe",
+        "num_attention_heads": 8,
+    "head_dim": 8,
+    "global_attn_every_n_layers": 2,
+    "sliding_window": 20,
+    "num_dense_layers": 1,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 20,
+    "route_scale": 2.826,
+    "mup_enabled": True,
+    "tie_word_embeddings": False,
+}
+YOUTU = {
+    "architectures": ["YoutuForCausalLM"],
+    "model_type": "youtu",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "q_lora_rank": NULL,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+}
 # time_step_min: transformers limits the steps of whole texts by it, but not those of single tokens.
 NEMOTRON_H = {
     "architectures": ["NemotronHForCausalLM"],
@@ -413,10 +444,10 @@ MODELS = [
     Model("deepseek-v3", DEEPSEEK_V3, 300, prompt=40),
     Model("deepseek-v3-bf16", DEEPSEEK_V3 | {"torch_dtype": "bfloat16"}, 80, torch.bfloat16, weights_of="deepseek-v3"),
     Model("deepseek-v3-fp8", DEEPSEEK_V3 | {"num_hidden_layers": 1, "first_k_dense_replace": 0}, scaled="block"),
-    Model("deepseek-v2", DEEPSEEK_V2, 80, prompt=40),
+    Model("deepseek-v2", DEEPSEEK_V2 | FOUR_HEADS, 80, prompt=40),
     Model("deepseek-v2-lite", DEEPSEEK_V2 | {"q_lora_rank": NULL, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
                                              "first_k_dense_replace": 0, "num_hidden_layers": 1, "routed_scaling_factor": 1.0}),
-    Model("glm4-moe-lite", GLM4_MOE_LITE, prompt=40, modern=True),
+    Model("glm4-moe-lite", GLM4_MOE_LITE | FOUR_HEADS, prompt=40, modern=True),
     Model("deepseek-v3-halves", DEEPSEEK_V3 | {"num_hidden_layers": 1, "rope_interleave": False}),
     Model("granite", GRANITE, prompt=40),
     Model("glm4", GLM4, prompt=40),
@@ -472,6 +503,9 @@ MODELS = [
     Model("nemotron3-latent-modern", NEMOTRON3 | {"hybrid_override_pattern": None, "moe_latent_size": 16, "n_groups": 1,
                                                   "layers_block_type": ["attention", "moe", "mamba"], "num_hidden_layers": 3,
                                                   "use_conv_bias": False, "torch_dtype": "bfloat16"}, 80, torch.bfloat16, modern=True),
+    Model("arcee", ARCEE, prompt=40),
+    Model("afmoe", AFMOE, prompt=40, saved=True),
+    Model("youtu", YOUTU, prompt=40),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
