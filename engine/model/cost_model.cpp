@@ -4,9 +4,11 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "engine/kv/kv_cache.hpp"
@@ -29,10 +31,32 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
     const std::int64_t weight_bytes = (model.streamed_weight_bytes() - model.head_bytes()) / num_layers;
     const std::int64_t min_bytes = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
     std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / min_bytes));
-    if (model.config().has_linear_attention()) count = num_layers;  // its layers differ in kind
     std::vector<std::int64_t> layers;
     for (std::int64_t i = 0; i < count; ++i) layers.push_back(i * num_layers / count);
     return layers;
+}
+
+/// Layers that do the same work.
+struct LayerKind {
+    std::vector<std::int64_t> layers;
+    double share = 0;  ///< of all layers
+};
+
+/// The kinds of a model's layers. All layers are timed if they differ: a mixture of experts beside an MLP, linear
+/// attention beside attention, layers without an MLP.
+std::vector<LayerKind> sampled_kinds(const Model& model) {
+    const ModelConfig& config = model.config();
+    std::map<std::tuple<bool, bool, bool>, LayerKind> kinds;
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const LayerConfig& layer = config.layer(at);
+        LayerKind& kind = kinds[{layer.linear, layer.has_mlp, layer.experts.count > 0}];
+        kind.layers.push_back(at);
+        kind.share += 1.0 / static_cast<double>(config.num_layers);
+    }
+    if (kinds.size() == 1) return {{sampled_layers(model), 1.0}};
+    std::vector<LayerKind> found(kinds.size());
+    std::transform(kinds.begin(), kinds.end(), found.begin(), [](const auto& entry) { return entry.second; });
+    return found;
 }
 
 /// `count` sibling tree nodes that see `context` positions. Different tokens, because equal ones would have the same
@@ -137,7 +161,9 @@ CostModel::CostModel(std::int64_t num_layers, std::vector<Point> points)
 }
 
 CostModel CostModel::measure(Model& model, double budget_seconds) {
-    const std::vector<std::int64_t> layers = sampled_layers(model);
+    const std::vector<LayerKind> kinds = sampled_kinds(model);
+    std::vector<std::int64_t> layers;
+    for (const LayerKind& kind : kinds) layers.insert(layers.end(), kind.layers.begin(), kind.layers.end());
     KvPool pool(model.device(), model.kv_layouts(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     const bool reserved = kv.reserve(long_context + 1) && kv.reserve_scratch(row_counts.back());
@@ -149,7 +175,6 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
         return Pass{.rows = rows, .sequences = std::span(&view, 1)};
     };
     std::size_t next = 0;
-    const auto next_layer = [&] { return layers[next++ % layers.size()]; };
     const std::vector<std::int64_t> attending = attention_layers(model.config(), layers);
     const auto attention_at = [&](std::int64_t context) {
         return [&, context](std::int64_t rows) {
@@ -158,14 +183,24 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     };
     const double attending_share = static_cast<double>(attending.size()) / static_cast<double>(layers.size());
     // A first pass allocates scratch memory.
-    model.forward_layers(pass_of(make_rows(model, 1, base_context)), next_layer(), 1);
+    for (const LayerKind& kind : kinds)
+        model.forward_layers(pass_of(make_rows(model, 1, base_context)), kind.layers.front(), 1);
     // Each of the times below includes the per-pass work before the layers.
     const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(pass_of(make_rows(model, rows, base_context)), 0, 0);
     });
-    const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
-        model.forward_layers(pass_of(make_rows(model, rows, base_context)), next_layer(), 1);
-    });
+    std::vector<Series> layer_of_kinds;
+    layer_of_kinds.reserve(kinds.size());
+    for (const LayerKind& kind : kinds)
+        layer_of_kinds.emplace_back(model.group(), 0.5 * budget_seconds * kind.share, true, [&](std::int64_t rows) {
+            const std::int64_t layer = kind.layers[next++ % kind.layers.size()];
+            model.forward_layers(pass_of(make_rows(model, rows, base_context)), layer, 1);
+        });
+    const auto layer_seconds = [&](std::size_t i) {
+        double mean = 0;
+        for (std::size_t k = 0; k < kinds.size(); ++k) mean += kinds[k].share * layer_of_kinds[k].seconds(i);
+        return mean;
+    };
     const Series short_attention(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
     const Series long_attention(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
     const Series head(model.group(), 0.2 * budget_seconds, false,
@@ -174,12 +209,12 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     double head_per_layer_matmul = 0;
     double min_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double matmuls = std::max(0.0, layer.seconds(i) - short_attention.seconds(i));
+        const double matmuls = std::max(0.0, layer_seconds(i) - short_attention.seconds(i));
         if (head.has(i)) {
             head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(matmuls, clock_tick);
         }
         // A difference of two noisy times may be zero, or smaller than for fewer rows.
-        min_layer = std::max(min_layer, layer.seconds(i) - start.seconds(i));
+        min_layer = std::max(min_layer, layer_seconds(i) - start.seconds(i));
         points.push_back(
             {.rows = row_counts[i],
              .layer = min_layer,

@@ -23,12 +23,12 @@ class CostModel {
     /// `points` sorted by ascending rows; at least one.
     CostModel(std::int64_t num_layers, std::vector<Point> points);
 
-    /// Times single layers, their attention and the head of `model` for 1 to 64 rows: each row count once, and up to
-    /// five times as far as `budget_seconds` allows. (For a model of 8 billion parameters on two processors one round
-    /// takes longer than that.) Where timing the head for many rows would take too long, its time is derived from that
-    /// of the layers' matmuls. Collective over the model's group; each rank gets its own times. Call it at each start
-    /// and do not store the result: other load on the machine, clock rates and thread counts change the times, and no
-    /// key of a file could capture that.
+    /// Times single layers of each kind, their attention and the head of `model` for 1 to 64 rows: each row count once,
+    /// and up to five times as far as `budget_seconds` allows. (For a model of 8 billion parameters on two processors
+    /// one round takes longer than that.) Where timing the head for many rows would take too long, its time is derived
+    /// from that of the layers' matmuls. Collective over the model's group; each rank gets its own times. Call it at
+    /// each start and do not store the result: other load on the machine, clock rates and thread counts change the
+    /// times, and no key of a file could capture that.
     static CostModel measure(Model& model, double budget_seconds = 0.4);
 
     /// Seconds of Model::forward over `rows` rows of one sequence that see `context` positions, all with logits.

@@ -40,26 +40,16 @@ TEST(CostModel, NeedsAPoint) {
     EXPECT_THROW(CostModel(1, {}), std::logic_error);
 }
 
-TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
-    ModelConfig config;
-    config.vocab_size = 64;
-    config.hidden_size = 32;
-    config.intermediate_size = 64;
-    config.num_layers = 3;
-    config.num_heads = 4;
-    config.num_kv_heads = 2;
-    config.head_dim = 8;
-    config.max_positions = 8192;
-    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
-    const auto group = make_local_group();
-    const auto model = Model::random(config, Precision::fp32, *device, *group, 1);
-    PagePool pool(*device, model->kv_layout(), 1 << 20);
-    KvSequence kv(pool);
-    ASSERT_TRUE(kv.reserve(1));
+void expect_measured(Model& model) {
+    KvPool pool(model.device(), model.kv_layouts(), 1 << 20);
     const ForwardRow row = testing::wanted(text_row(3, 0));
-    const auto logits = [&] { return testing::logits_of(*model, std::span(&row, 1), kv); };
+    const auto logits = [&] {
+        KvSequence kv(pool);
+        EXPECT_TRUE(kv.reserve(1));
+        return testing::logits_of(model, std::span(&row, 1), kv);
+    };
     const std::vector<float> before = logits();
-    const CostModel costs = CostModel::measure(*model, 0.0);
+    const CostModel costs = CostModel::measure(model, 0.0);
     EXPECT_EQ(logits(), before);
     std::vector<std::int64_t> rows;
     double layer = 0;
@@ -73,6 +63,28 @@ TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
         EXPECT_TRUE(std::isfinite(costs.pass_seconds(point.rows, 100'000)));
     }
     EXPECT_EQ(rows, (std::vector<std::int64_t>{1, 2, 4, 8, 12, 16, 24, 32, 48, 64}));
+}
+
+TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
+    ModelConfig config;
+    config.vocab_size = 64;
+    config.hidden_size = 32;
+    config.intermediate_size = 64;
+    config.num_layers = 3;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = 8;
+    config.max_positions = 8192;
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    expect_measured(*Model::random(config, Precision::fp32, *device, *group, 1));
+}
+
+/// Attention, Mamba-2, experts, and layers without an MLP.
+TEST(CostModel, MeasuresLayersOfEachKind) {
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    expect_measured(*Model::load(LONGHAUL_TEST_DATA "/parity/nemotron3", Precision::fp32, *device, *group));
 }
 
 }  // namespace
