@@ -303,19 +303,23 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) {
     return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// See read_json.
+/// See read_json. Only so many of these numbers: each is much longer as an object.
 static std::string with_python_numbers(const std::string& text) {
+    constexpr int max_numbers = 64;
+    if (text.find("NaN") == std::string::npos && text.find("Infinity") == std::string::npos) return text;
     std::string json;
     bool in_string = false;
+    int count = 0;
     for (std::size_t at = 0; at < text.size();) {
         const std::string_view rest = std::string_view(text).substr(at);
         const std::string_view names[] = {"NaN", "Infinity", "-Infinity"};
         const auto* const name = std::find_if(std::begin(names), std::end(names), [&](std::string_view one) {
-            return !in_string && rest.starts_with(one);
+            return !in_string && count < max_numbers && rest.starts_with(one);
         });
         if (name != std::end(names)) {
             json += R"({"__float__":")" + std::string(*name) + R"("})";
             at += name->size();
+            ++count;
             continue;
         }
         const std::size_t length = in_string && rest.front() == '\\' && rest.size() > 1 ? 2 : 1;

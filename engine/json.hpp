@@ -36,7 +36,7 @@ std::string json_text(const Json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 
 /// Reads and parses a whole file of at most `max_bytes`. Throws InputError. NaN, Infinity and -Infinity, which are no
-/// JSON but which Python writes, are read as transformers 5 writes them: {"__float__": "Infinity"}.
+/// JSON but which Python writes, are read as transformers 5 writes them: {"__float__": "Infinity"}; up to 64 of them.
 Json read_json(const std::filesystem::path& path, std::int64_t max_bytes = std::int64_t{1} << 28, int max_depth = 64);
 
 /// True for a Git LFS pointer: the small text file that replaces a large one in a repository cloned without Git LFS.

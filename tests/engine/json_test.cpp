@@ -186,6 +186,10 @@ TEST(Json, FilesMayHavePythonsNumbers) {
     EXPECT_EQ(json["low"], (Json{{"__float__", "-Infinity"}}));
     EXPECT_EQ(json["a"], (Json{{"__float__", "NaN"}}));
     EXPECT_EQ(json["text"], "NaN \" Infinity");
+    std::string many = "[";
+    for (int i = 0; i < 65; ++i) many += "NaN,";
+    std::ofstream(path) << many << "0]";
+    EXPECT_NE(message_of([&] { (void)read_json(path); }).find("invalid literal"), std::string::npos);
     std::ofstream(path) << R"({"limit": Infinit})";
     EXPECT_NE(message_of([&] { (void)read_json(path); }).find("invalid literal"), std::string::npos);
     std::ofstream(path) << R"({"open": "Infinity\)";
