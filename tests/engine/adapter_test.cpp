@@ -119,8 +119,11 @@ class Merging {
     /// As other versions of transformers name it.
     [[nodiscard]] std::string module_of(const std::string& tensor) const {
         std::string module = tensor.substr(0, tensor.size() - std::strlen(".weight"));
-        const std::string prefix = "language_model.model.";
-        return module.starts_with(prefix) ? "model.language_model." + module.substr(prefix.size()) : module;
+        for (const auto& [prefix, other] :
+             {std::pair("language_model.model.", "model.language_model."), std::pair("backbone.", "model.")}) {
+            if (module.starts_with(prefix)) return other + module.substr(std::strlen(prefix));
+        }
+        return module;
     }
 
     void merge(const SafetensorsFolder& folder, const TensorPart& part, std::int64_t rank, float scale) {
@@ -142,7 +145,8 @@ class Merging {
         pairs_[stem + ".lora_B" + end] = {"F32", {part.rows, rank}, f32_bytes(b)};
         const std::string module = part.tensor.substr(0, part.tensor.size() - std::strlen("weight"));
         std::erase_if(merged_, [&](const auto& tensor) {  // also those of quantized weights
-            return tensor.first.starts_with(module) && tensor.first != module + "bias";
+            const bool is_kept = tensor.first == module + "bias" || tensor.first.ends_with("correction_bias");
+            return tensor.first.starts_with(module) && !is_kept;
         });
         merged_[part.tensor] = {"F32", {part.rows, part.columns}, f32_bytes(sum)};
     }
@@ -177,7 +181,7 @@ TEST_P(Adapters, GiveTheBitsOfMergedWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Adapters,
                          ::testing::Values("llama-llama3", "phi3-short", "glm4", "qwen3-moe", "deepseek-v2-lite", "opt",
-                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss"),
+                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss", "nemotron3"),
                          [](const auto& name) {
                              std::string text = name.param;
                              std::erase_if(text, [](char c) { return c == '-' || c == '.'; });
