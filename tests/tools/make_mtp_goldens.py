@@ -56,7 +56,7 @@ CASES = [
     Case(Model("qwen3.5-images", QWEN3_5 | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
                with_images="Qwen3_5ForConditionalGeneration qwen3_5"), ONE_FULL, 3),
     Case(Model("qwen3.5-moe", QWEN3_5_MOE), ONE_FULL, 4, stacked=True),
-    Case(Model("qwen3-next", QWEN3_NEXT | {"mlp_only_layers": [0]}), ONE_FULL, 5),
+    Case(Model("qwen3-next", QWEN3_NEXT | {"num_hidden_layers": 2, "mlp_only_layers": [0]}), ONE_FULL, 5),
 ]
 
 
