@@ -59,10 +59,10 @@ std::vector<std::int64_t> tap_layers_of(const DraftLayerFields& fields, const Mo
     const Json* named = find_member(json, field, file);
     if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
         named = find_member(*inner, field, file);
-    const std::string expected = "layers from 0 to " + std::to_string(target.num_layers - 1);
     if (target.num_blocks() != target.num_layers)
         throw InputError(file, field, "a target whose files count layers of attention with an MLP", target.model_type,
                          "not in this version");
+    const std::string expected = "layers from 0 to " + std::to_string(target.num_layers - 1);
     if (named == nullptr || *named == Json::array()) {
         if (target.num_layers < 7)
             throw InputError(file, field, expected, "nothing", "the default, 2, n / 2 and n - 3, needs 7 layers");
@@ -183,6 +183,9 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
         throw InputError(config.file, "model_type", "a layer and a target of Llama's family",
                          target.learned_positions ? "a target of OPT" : "a layer of OPT",
                          "draft = " + method.name + " drafts for models with rotary positions");
+    if (config.layer.layers.front().block >= 0 || config.layer.layers.front().parallel)
+        throw InputError(config.file, "model_type", "a layer of attention with an MLP behind it",
+                         config.layer.model_type, "layers of this family are not in this version");
     refuse("num_hidden_layers", 1, config.layer.num_layers,
            "draft = " + method.name + " takes a draft layer, not a language model");
     if (config.layer.layer_embedding_size > 0)

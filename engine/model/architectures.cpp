@@ -89,6 +89,8 @@ constexpr Architecture architectures[] = {
     {"arcee", "ArceeForCausalLM", relu_squared, read_arcee_layers},
     {"afmoe", "AfmoeForCausalLM", silu, read_afmoe_layers, {.intermediate = 6144, .head_dim = 128}},
     {"youtu", "YoutuForCausalLM", silu, read_youtu_layers, {.intermediate = 6144, .head_dim = 64}},
+    {"cohere", "CohereForCausalLM", silu, read_cohere_layers},
+    {"cohere2", "Cohere2ForCausalLM", silu, read_cohere2_layers},
     {"nemotron_h", "NemotronHForCausalLM", nemotron_relu, read_nemotron_h_layers, nemotron_sizes},
     {"gpt_oss", "GptOssForCausalLM", silu, read_gpt_oss_layers, {.kv_heads = 8, .head_dim = 64}, mxfp4},
     {"gemma3_text", "Gemma3ForCausalLM", gelu, read_gemma3_layers, gemma3_sizes, gemma},

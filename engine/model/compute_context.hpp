@@ -55,7 +55,8 @@ struct ComputeContext {
     Scratch sum;           ///< output of a block
     /// Rows of a block's input, and of its output, one for each of their experts.
     Scratch expert_inputs, expert_sums, expert_biases;
-    Scratch latent_rows, latent_sums;     ///< of experts with ExpertConfig::latent_size: their inputs, their sums
+    Scratch expert_latents,
+        expert_latent_sums;               ///< of experts with ExpertConfig::latent_size: their inputs, their sums
     Scratch mixed;                        ///< output of attention before its gate, f32
     Scratch mixer_gates;                  ///< of linear attention: rates and steps
     Scratch latent_parts, latent_inputs;  ///< of latent attention: projections, and inputs of its heads' matmuls

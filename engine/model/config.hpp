@@ -61,8 +61,9 @@ struct RopeConfig {
 };
 
 enum class NormKind : std::uint8_t {
-    rms,   ///< RMS norm with gain
-    layer  ///< LayerNorm with gain and bias
+    rms,    ///< RMS norm with gain
+    layer,  ///< LayerNorm with gain and bias
+    layer_without_bias
 };
 enum class NormPlace : std::uint8_t {
     before,  ///< pre-norm: on the input of each block and of the head
@@ -157,6 +158,7 @@ struct LayerConfig {
     bool shares_kv = false;
     std::int64_t intermediate_size = 0;  ///< of the MLP; 0: the model's
     bool has_mlp = true;                 ///< false: attention is all of the layer
+    bool parallel = false;               ///< the MLP's input is that of attention, and both outputs are added
     /// Number of its attention in files that count attention and MLPs (the MLP's is the next); -1: they count layers.
     std::int64_t block = -1;
 

@@ -113,6 +113,8 @@ void read_olmoe_layers(const Section& top, ModelConfig& config);
 void read_granitemoe_layers(const Section& top, ModelConfig& config);
 void read_granitemoehybrid_layers(const Section& top, ModelConfig& config);
 void read_nemotron_h_layers(const Section& top, ModelConfig& config);
+void read_cohere_layers(const Section& top, ModelConfig& config);
+void read_cohere2_layers(const Section& top, ModelConfig& config);
 void read_arcee_layers(const Section& top, ModelConfig& config);
 void read_afmoe_layers(const Section& top, ModelConfig& config);
 void read_youtu_layers(const Section& top, ModelConfig& config);

@@ -45,6 +45,9 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
                            (!kind.experts.shared_gate ||
                             (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&
                            !(kind.head_norm && kind.whole_norm) &&
+                           (!kind.parallel || (kind.has_mlp && kind.experts.count == 0 && !kind.mlp_bias &&
+                                               kind.norm_place == NormPlace::before && kind.block_scale == 1.0 &&
+                                               config.layer_embedding_size == 0 && !kind.output_scale)) &&
                            !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
@@ -260,6 +263,22 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
     leave_block(kind, {w.attention_norm, w.attention_out_norm}, w.output_bias, out, rows);
 }
 
+// x += Wo attention(rope(Wqkv norm(x))) + MLP(norm(x))
+void DecoderLayers::parallel_block(std::int64_t layer, Residual& rows, const LayerPass& pass) {
+    const LayerWeights& w = weights_[layer];
+    const std::byte* input = context_.normalised(w.attention_norm, rows);
+    const std::byte* heads = mix(layer, input, pass);
+    const std::int64_t size = num_rows_ * rows.width;
+    float* out = context_.sum.floats(size);
+    context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
+    context_.sums.all_reduce(out, size);
+    if (w.output_bias) context_.device.add_bias(out, w.output_bias.as<float>(), num_rows_, rows.width);
+    float* of_mlp = context_.expert_sums.floats(size);
+    feed_forward_.mlp(layer, input, num_rows_, of_mlp);
+    context_.device.add(out, of_mlp, size);
+    rows.to_add = out;
+}
+
 // x += norm(W (gelu(Wgate x) * the layer's embedding))
 void DecoderLayers::embedding_block(std::int64_t layer, Residual& rows, const float* embeddings) {
     kernels::Device& device = context_.device;
@@ -295,8 +314,13 @@ void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, const La
     Residual rows{.x = x, .num_rows = num_rows_, .width = config_.hidden_size};
     for (std::int64_t layer = first; layer < end; ++layer) {
         if (pass.taps != nullptr) pass.taps->before_layer(layer, rows);
-        attention_block(layer, rows, layer == first ? pass.input : LayerInput{}, pass);
-        if (config_.layer(layer).has_mlp) mlp_block(layer, rows, pass);
+        const LayerConfig& kind = config_.layer(layer);
+        if (kind.parallel) {
+            parallel_block(layer, rows, pass);
+        } else {
+            attention_block(layer, rows, layer == first ? pass.input : LayerInput{}, pass);
+            if (kind.has_mlp) mlp_block(layer, rows, pass);
+        }
         if (hook_) hook_();
     }
     context_.add(rows);

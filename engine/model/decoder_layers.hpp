@@ -87,6 +87,7 @@ class DecoderLayers {
     void find_angles(std::size_t rope, std::span<const ForwardRow> rows);
     std::byte* queries();
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input, const LayerPass& pass);
+    void parallel_block(std::int64_t layer, Residual& rows, const LayerPass& pass);
     void mlp_block(std::int64_t layer, Residual& rows, const LayerPass& pass);
     void embedding_block(std::int64_t layer, Residual& rows, const float* embeddings);
 

@@ -47,7 +47,6 @@ void FeedForward::apply_activation(const LayerConfig& kind, const float* gate_up
     context_.device.relu(relu, gate_up, num_rows, width, context_.act, active, width);
 }
 
-// out = Wdown activation(W input), f32 [rows, hidden]: the layer's MLP, or its shared expert
 void FeedForward::mlp(std::int64_t layer, const std::byte* input, std::int64_t num_rows, float* out) {
     const LayerWeights& w = weights_[layer];
     const std::int64_t width = w.down.num_inputs;
@@ -130,14 +129,14 @@ void FeedForward::latent_experts(std::int64_t layer, const ExpertRouting& routin
     const LayerWeights& w = weights_[layer];
     const std::int64_t size = config_.layer(layer).experts.latent_size, stride = kernels::padded_inputs(size);
     std::byte* const rounded =
-        context_.latent_rows.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(context_.act));
+        context_.expert_latents.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(context_.act));
     float* latent = context_.projected.floats(num_rows * size);
-    device.layer_matmul(w.latent_down, input, w.latent_down.num_inputs, num_rows, latent);
+    device.layer_matmul(w.expert_latent_down, input, w.expert_latent_down.num_inputs, num_rows, latent);
     device.round_rows(latent, num_rows, size, context_.act, rounded, stride);
-    latent = context_.latent_sums.floats(num_rows * size);
+    latent = context_.expert_latent_sums.floats(num_rows * size);
     experts(layer, routing, rounded, num_rows, latent);
     device.round_rows(latent, num_rows, size, context_.act, rounded, stride);
-    device.layer_matmul(w.latent_up, rounded, stride, num_rows, out);
+    device.layer_matmul(w.expert_latent_up, rounded, stride, num_rows, out);
 }
 
 // The output of a block: its MLP, or its experts plus the shared expert, f32 [rows, hidden].

@@ -25,6 +25,10 @@ class FeedForward {
     /// `sum` holds. Collective.
     float* compute(std::int64_t layer, Residual& rows);
 
+    /// out = the MLP, or the shared expert, of a layer, of its input, act [num_rows, hidden]: f32 [num_rows, hidden].
+    /// Collective.
+    void mlp(std::int64_t layer, const std::byte* input, std::int64_t num_rows, float* out);
+
   private:
     float* mlp_or_experts(std::int64_t layer, Residual& rows);
     float* normed_experts(std::int64_t layer, Residual& rows);
@@ -33,7 +37,6 @@ class FeedForward {
     void apply_activation(const LayerConfig& kind, const float* gate_up, std::int64_t num_rows, std::int64_t width,
                           std::byte* active);
     void activate(std::int64_t layer, const std::byte* input, std::int64_t num_rows, std::byte* active);
-    void mlp(std::int64_t layer, const std::byte* input, std::int64_t num_rows, float* out);
     ExpertRouting choose_experts(std::int64_t layer, const std::byte* input, std::int64_t num_rows);
     void experts(std::int64_t layer, const ExpertRouting& routing, const std::byte* input, std::int64_t num_rows,
                  float* out);

@@ -157,22 +157,19 @@ void read_smollm3_layers(const Section& top, ModelConfig& config) {
     const bool is_list = rotated != nullptr && rotated->is_array() && std::ssize(*rotated) >= config.num_layers;
     if (rotated != nullptr && !is_list)
         top.refuse(key, "an array of at least num_hidden_layers = " + std::to_string(config.num_layers));
-    std::vector<bool> nope;
+    std::vector<bool> rotates;
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const Json one =
             rotated == nullptr ? Json((at + 1) % interval == 0 ? 0 : 1) : (*rotated)[static_cast<std::size_t>(at)];
         if (one != 0 && one != 1) throw InputError(top.file, top.field(key), "0 or 1 for each layer", describe(one));
-        nope.push_back(one == 0);
+        rotates.push_back(one == 1);
     }
     const std::int64_t window = top.flag("use_sliding_window") ? window_of(top, 0) : 0;
     set_windows(top, window,
                 windowed_layers(top, config.num_layers,
-                                [&](std::int64_t at) { return window > 0 && nope[static_cast<std::size_t>(at)]; }),
+                                [&](std::int64_t at) { return window > 0 && !rotates[static_cast<std::size_t>(at)]; }),
                 config);
-    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
-    for (std::size_t at = 0; at < nope.size(); ++at) {
-        if (nope[at]) config.layers[at].rope = {.scaling = RopeScaling::none};
-    }
+    set_rotated(rotates, config);
 }
 
 /// Seed-OSS: Llama with biases of its own choice.
@@ -241,20 +238,42 @@ void read_exaone_attention(const Section& top, ModelConfig& config) {
     config.layers.front().head_norm = true;
     const std::int64_t window = window_of(top, 4096);
     if (window == 0) return read_windows(top, 0, config);
-    const bool by_name = top.find("layer_types") != nullptr;  // beside which published patterns are texts
-    const std::int64_t pattern = by_name ? 1 : top.size_or("sliding_window_pattern", 4, max_layers);
-    set_windows(top, window,
-                windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % pattern != 0; }),
-                config);
-    for (LayerConfig& layer : config.layers) {
-        if (layer.attention_window == 0) layer.rope = {.scaling = RopeScaling::none};
-    }
+    read_rotated_windows(top, window, "sliding_window_pattern", config);
 }
 
 /// EXAONE 4: norms on the outputs of blocks.
 void read_exaone4_layers(const Section& top, ModelConfig& config) {
     read_exaone_attention(top, config);
     for (LayerConfig& layer : config.layers) layer.norm_place = NormPlace::output;
+}
+
+namespace {
+
+/// Command: an MLP beside attention, LayerNorms without biases.
+void read_command_layer(const Section& top, double default_theta, ModelConfig& config) {
+    read_common(top, config, default_theta);
+    config.norm_eps = top.positive_or("layer_norm_eps", 1e-5, 1.0);
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    config.logits_scale = top.positive_or("logit_scale", 0.0625, 1e6);
+    LayerConfig& layer = config.layers.front();
+    layer.norm = NormKind::layer_without_bias;
+    layer.parallel = true;
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.rope.interleaved = true;
+}
+
+}  // namespace
+
+/// Command R and Aya Expanse.
+void read_cohere_layers(const Section& top, ModelConfig& config) {
+    read_command_layer(top, 5e5, config);
+    if (top.flag("use_qk_norm")) top.refuse("use_qk_norm", "false: LayerNorms on heads are not in this version");
+}
+
+/// Command R7B and Command A: beside layers with a window, those without are not rotated (NoPE).
+void read_cohere2_layers(const Section& top, ModelConfig& config) {
+    read_command_layer(top, 1e4, config);
+    read_rotated_windows(top, window_of(top, 4096), "sliding_window_pattern", config);
 }
 
 /// OLMo 2: norms on all heads of q and of k, and on the outputs of blocks.

@@ -167,7 +167,7 @@ void read_granitemoehybrid_layers(const Section& top, ModelConfig& config) {
     if (positions == "nope") layer.rope = {.scaling = RopeScaling::none};
     read_granite_factors(top, config);
     read_granite4_experts(top, config);
-    read_mamba_layers(top, config);
+    read_granite4_attention(top, config);
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {
@@ -316,14 +316,7 @@ void read_afmoe_layers(const Section& top, ModelConfig& config) {
     layer.norm_place = NormPlace::both;
     layer.head_norm = layer.output_gate = true;
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
-    const std::int64_t period = top.size_or("global_attn_every_n_layers", 4, max_layers);
-    const auto windowed =
-        windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % period != 0; });
-    set_windows(top, window_of(top, 1024), windowed, config);
-    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
-    for (std::size_t at = 0; at < config.layers.size(); ++at) {
-        if (!windowed[at]) config.layers[at].rope = {.scaling = RopeScaling::none};
-    }
+    read_rotated_windows(top, window_of(top, 1024), "global_attn_every_n_layers", config);
     const std::int64_t dense = get_int_or(top.json, "num_dense_layers", 1, 0, max_layers, top.file, top.within);
     if (dense >= config.num_layers) return;
     ExpertConfig experts = read_experts(top, config, "num_experts", 64, 6);

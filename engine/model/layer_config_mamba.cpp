@@ -11,11 +11,18 @@ namespace {
 
 /// How a family's keys are called, and what its class of transformers fills in.
 struct MambaKeys {
-    std::string_view heads = "mamba_n_heads", head_dim = "mamba_d_head", groups = "mamba_n_groups";
-    std::string_view state = "mamba_d_state", taps = "mamba_d_conv", filter_bias = "mamba_conv_bias";
-    std::int64_t default_groups = 1, default_state = 256;
+    std::string_view heads, head_dim, groups, state, taps, filter_bias;
+    std::int64_t default_groups, default_state;
 };
 
+constexpr MambaKeys granite_keys{.heads = "mamba_n_heads",
+                                 .head_dim = "mamba_d_head",
+                                 .groups = "mamba_n_groups",
+                                 .state = "mamba_d_state",
+                                 .taps = "mamba_d_conv",
+                                 .filter_bias = "mamba_conv_bias",
+                                 .default_groups = 1,
+                                 .default_state = 256};
 constexpr MambaKeys nemotron_keys{.heads = "mamba_num_heads",
                                   .head_dim = "mamba_head_dim",
                                   .groups = "n_groups",
@@ -27,7 +34,7 @@ constexpr MambaKeys nemotron_keys{.heads = "mamba_num_heads",
 
 /// Width of the values of all heads together, and of one: Granite's.
 void read_granite_width(const Section& top, const ModelConfig& config, LinearAttentionConfig& linear) {
-    const MambaKeys keys;
+    const MambaKeys& keys = granite_keys;
     linear.num_value_heads = top.size_or(keys.heads, 128, max_heads);
     const std::int64_t width = top.size_or("mamba_expand", 2, 64) * config.hidden_size;
     const Json* given = top.find(keys.head_dim);
@@ -65,7 +72,7 @@ bool is_linear(const LayerConfig& layer) {
 
 }  // namespace
 
-void read_mamba_layers(const Section& top, ModelConfig& config) {
+void read_granite4_attention(const Section& top, ModelConfig& config) {
     constexpr std::string_view key = "layer_types";
     const Json* types = top.find(key);
     if (types == nullptr || !types->is_array() || std::ssize(*types) != config.num_layers)
@@ -82,11 +89,8 @@ void read_mamba_layers(const Section& top, ModelConfig& config) {
     if (std::all_of(config.layers.begin(), config.layers.end(), is_linear))
         throw InputError(top.file, top.field(key), "a layer of attention", "none");
     if (std::none_of(config.layers.begin(), config.layers.end(), is_linear)) return;
-    const MambaKeys keys;
     read_granite_width(top, config, config.linear);
-    if (top.size_or(keys.groups, 1, max_heads) != 1)
-        top.refuse(keys.groups, "1: several groups are not in this version");
-    read_mamba(top, keys, config.linear);
+    read_mamba(top, granite_keys, config.linear);
 }
 
 namespace {
@@ -175,8 +179,8 @@ void set_blocks(const Section& top, const std::vector<Block>& blocks, ModelConfi
 
 }  // namespace
 
-/// Nemotron-H, and Nemotron 3 with experts. The least step of its class (time_step_min) is that of whole texts alone,
-/// not of single tokens, and other programs do not have it; so it is not read.
+/// Nemotron-H, and Nemotron 3 with experts. time_step_min is not read: its class limits the steps of whole texts by it,
+/// but not those of single tokens.
 void read_nemotron_h_layers(const Section& top, ModelConfig& config) {
     config.norm_eps = top.positive_or("layer_norm_epsilon", 1e-5, 1.0);
     config.tied_embeddings = top.flag("tie_word_embeddings");

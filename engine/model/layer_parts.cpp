@@ -53,6 +53,22 @@ void set_ropes(const std::vector<bool>& windowed, const RopeConfig& rope, ModelC
     }
 }
 
+void set_rotated(const std::vector<bool>& rotated, ModelConfig& config) {
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < rotated.size(); ++at) {
+        if (!rotated[at]) config.layers[at].rope = {.scaling = RopeScaling::none};
+    }
+}
+
+void read_rotated_windows(const Section& top, std::int64_t window, std::string_view period_key, ModelConfig& config) {
+    const bool by_name = top.find("layer_types") != nullptr;  // beside which published patterns are texts
+    const std::int64_t period = by_name ? 1 : top.size_or(period_key, 4, max_layers);
+    const auto windowed =
+        windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % period != 0; });
+    set_windows(top, window, windowed, config);
+    set_rotated(windowed, config);
+}
+
 ExpertConfig read_experts(const Section& top, const ModelConfig& config, std::string_view count_key,
                           std::int64_t default_count, std::int64_t default_per_token, std::string_view per_token_key) {
     const auto size = [&](std::string_view key, std::int64_t fallback) {

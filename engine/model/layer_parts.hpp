@@ -24,6 +24,13 @@ std::vector<bool> windowed_layers(const Section& top, std::int64_t num_layers,
 /// One entry per layer, with a window of `window` positions in the layers that are `windowed`.
 void set_windows(const Section& top, std::int64_t window, const std::vector<bool>& windowed, ModelConfig& config);
 
+/// One entry per layer; those that are not `rotated` have no rotation (NoPE).
+void set_rotated(const std::vector<bool>& rotated, ModelConfig& config);
+
+/// Windows in all layers but each so many, the number at `period_key`, or as `layer_types` says; layers without a
+/// window are not rotated.
+void read_rotated_windows(const Section& top, std::int64_t window, std::string_view period_key, ModelConfig& config);
+
 /// RoPE parameters of one kind of layers, where each has its own.
 Section of_kind(const Section& shared, std::string_view kind);
 
@@ -54,8 +61,9 @@ std::int64_t linear_dim(const Section& top, std::string_view key, std::int64_t f
 void read_expert_groups(const Section& top, std::string_view count_key, std::int64_t default_groups,
                         std::int64_t default_best, ExpertConfig& experts);
 
-/// Which layers are Mamba-2 instead of attention, as `layer_types` says, and its sizes. `config` has one layer.
-void read_mamba_layers(const Section& top, ModelConfig& config);
+/// Granite 4: which layers are Mamba-2 instead of attention, as `layer_types` says, and its sizes. `config` has one
+/// layer.
+void read_granite4_attention(const Section& top, ModelConfig& config);
 
 /// The attention of EXAONE 4: all layers but for their MLPs and the places of norms.
 void read_exaone_attention(const Section& top, ModelConfig& config);

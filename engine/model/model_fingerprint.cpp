@@ -43,6 +43,7 @@ void put_blocks(const ModelConfig& config, ByteWriter& writer) {
     const bool is_granite = config.model_type.starts_with("granite");
     if (is_granite)
         for (const double value : {layer.rope.score_scale, layer.block_scale, config.logits_scale}) writer.put(value);
+    if (config.model_type.starts_with("cohere")) writer.put(config.logits_scale);
     const std::string_view may_have_biases[] = {"smollm3", "seed_oss", "arcee"};
     if (is_granite || std::find(std::begin(may_have_biases), std::end(may_have_biases), config.model_type) !=
                           std::end(may_have_biases))

@@ -126,7 +126,7 @@ std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
     std::int64_t widest = std::max({projected, linear, split.padded_hidden, config.layer_embeddings_width()});
     for (const LayerConfig& layer : config.layers) {
         if (!config.has_latent_attention()) widest = std::max(widest, split.qkv_width(config.heads(layer)));
-        widest = std::max(widest, split.up_width(layer));
+        widest = std::max({widest, split.up_width(layer), layer.experts.latent_size});
     }
     return widest;
 }
@@ -137,6 +137,7 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
     std::int64_t queries = 0, qkv = 0, experts_of_row = 0, shared_rows = 0, router_outputs = 0;
+    std::int64_t latent_size = 0, num_up = 1, expert_hidden = config.hidden_size;
     std::int64_t widest_mlp = std::max(split.shared_intermediate, kernels::padded_inputs(config.layer_embedding_size));
     bool has_biases = false, has_whole_norm = false;
     for (const LayerConfig& layer : config.layers) {
@@ -147,16 +148,17 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
         experts_of_row = std::max(experts_of_row, layer.experts.per_token);
         shared_rows = std::max(shared_rows, layer.experts.num_terms() - layer.experts.per_token);
         router_outputs = std::max(router_outputs, layer.experts.num_logits());
-        if (layer.experts.count == 0) widest_mlp = std::max(widest_mlp, split.mlp_width(layer));
+        latent_size = std::max(latent_size, layer.experts.latent_size);
+        num_up = std::max(num_up, layer.num_up());
+        if (layer.experts.count > 0) expert_hidden = config.expert_hidden_size(layer.experts);
+        if (layer.has_mlp && layer.experts.count == 0) widest_mlp = std::max(widest_mlp, split.mlp_width(layer));
     }
-    std::int64_t latent_size = 0;
-    for (const LayerConfig& layer : config.layers) latent_size = std::max(latent_size, layer.experts.latent_size);
     // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
     const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
     const std::int64_t of_experts =
         f32 * router_outputs + f32 * shared_rows * config.hidden_size +
-        experts_of_row * (act * split.padded_hidden + (2 * f32 + act) * split.expert_intermediate +
-                          f32 * config.hidden_size + of_biases) +
+        experts_of_row * (act * kernels::padded_inputs(expert_hidden) +
+                          (num_up * f32 + act) * split.expert_intermediate + f32 * expert_hidden + of_biases) +
         act * kernels::padded_inputs(latent_size) + f32 * latent_size;
     const std::int64_t bytes_per_row =
         2 * f32 * config.hidden_size + act * width + f32 * std::max({widest_matrix(config, split), qkv, width}) +

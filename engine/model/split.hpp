@@ -44,6 +44,7 @@ struct Split {
     }
     /// Outputs of the first matrix of a layer's widest MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const {
+        if (!layer.has_mlp) return 0;
         if (layer.experts.count == 0) return layer.num_up() * mlp_width(layer);
         return layer.num_up() * std::max(expert_intermediate, shared_intermediate);
     }

@@ -110,6 +110,18 @@ void add_mamba_faults(const ModelConfig& config, const SafetensorsFolder& tensor
     }
 }
 
+/// Biases where config.json and the family say that there are none, in files that count attention and MLPs.
+void add_block_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    if (config.layers.front().block < 0) return;
+    const TensorNames& names = tensor_names(config);
+    for (const auto& tensor : tensors.tensors()) {
+        const auto& [name, view] = tensor;
+        const bool is_mamba = name.ends_with(names.linear + "conv1d.bias");  // add_mamba_faults
+        const bool has_bias = name.starts_with(names.layers) && name.ends_with(".bias") && !is_mamba;
+        if (has_bias && !is_zero(view)) faults.push_back(unexpected(tensor));
+    }
+}
+
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
 void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
     const TensorNames& names = tensor_names(config);
@@ -153,7 +165,11 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     Weights weights;
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
-    add_mamba_faults(config, tensors, faults);
+    if (config.layers.front().block < 0) {
+        add_mamba_faults(config, tensors, faults);
+    } else {
+        add_block_faults(config, tensors, faults);
+    }
     const TensorNames& names = tensor_names(config);
     const std::string other_layer = names.has_numbered_mtp() ? names.mtp.fusion + ".weight" : names.unread_layer;
     for (std::string& fault :

@@ -98,6 +98,12 @@ TensorNames arcee() {
     return names;
 }
 
+TensorNames cohere() {
+    TensorNames names;
+    names.mlp_norm = "";
+    return names;
+}
+
 TensorNames ernie_moe() {
     TensorNames names;
     names.score_correction = "mlp.moe_statics.e_score_correction_bias";
@@ -230,8 +236,8 @@ TensorNames nemotron_h() {
     names.shared_up = {"mixer.shared_experts.up_proj"};
     names.shared_down = "mixer.shared_experts.down_proj";
     names.any_shared = "mixer.shared_expert";
-    names.latent_down = "mixer.fc1_latent_proj";
-    names.latent_up = "mixer.fc2_latent_proj";
+    names.expert_latent_down = "mixer.fc1_latent_proj";
+    names.expert_latent_up = "mixer.fc2_latent_proj";
     return names;
 }
 
@@ -251,6 +257,8 @@ const TensorNames& tensor_names(const ModelConfig& config) {
     static const std::map<std::string, TensorNames> by_type = {
         {"afmoe", afmoe()},
         {"arcee", arcee()},
+        {"cohere", cohere()},
+        {"cohere2", cohere()},
         {"ernie4_5_moe", ernie_moe()},
         {"exaone4", olmo()},
         {"exaone_moe", exaone_moe()},

@@ -60,8 +60,8 @@ struct TensorNames {
     /// ModelConfig::shared_intermediate_size.
     std::vector<std::string> shared_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
     std::string shared_down = "mlp.shared_experts.down_proj";
-    std::string shared_gate = "";                  ///< ExpertConfig::shared_gate
-    std::string latent_down = "", latent_up = "";  ///< ExpertConfig::latent_size
+    std::string shared_gate = "";                                ///< ExpertConfig::shared_gate
+    std::string expert_latent_down = "", expert_latent_up = "";  ///< ExpertConfig::latent_size
     std::string any_shared = "mlp.shared_expert";  ///< how names of a shared expert begin, also if there is none
     /// ExpertConfig::own_norms; the first two are whole names.
     std::string router_norm = "", expert_scales = "", expert_norm = "", expert_out_norm = "", shared_out_norm = "";

@@ -59,6 +59,8 @@ void PlanBuilder::norm(const std::string& name, Norm& to, const std::string& ten
     vector(name, to.gain, {whole(tensor + ".weight", config.hidden_size)}).offset =
         config.files.norm_adds_one ? 1.0F : 0.0F;
     if (kind == NormKind::layer) vector(name + "_bias", to.bias, {whole(tensor + ".bias", config.hidden_size)});
+    if (kind == NormKind::layer_without_bias)  // zeros
+        vector(name + "_bias", to.bias, {whole(tensor + ".weight", config.hidden_size)}).scale = 0.0F;
 }
 
 }  // namespace longhaul::engine

@@ -88,10 +88,10 @@ class MlpPlanner {
 
     void add_latents() {
         const std::int64_t hidden = config_.hidden_size, latent = experts_.latent_size;
-        plans_.replicated(layer_.name + "latent_down", layer_.weights.latent_down, plans_.types.layers,
-                          layer_.mlp_from + names_.latent_down, latent, hidden);
-        plans_.replicated(layer_.name + "latent_up", layer_.weights.latent_up, plans_.types.layers,
-                          layer_.mlp_from + names_.latent_up, hidden, latent);
+        plans_.replicated(layer_.name + "expert_latent_down", layer_.weights.expert_latent_down, plans_.types.layers,
+                          layer_.mlp_from + names_.expert_latent_down, latent, hidden);
+        plans_.replicated(layer_.name + "expert_latent_up", layer_.weights.expert_latent_up, plans_.types.layers,
+                          layer_.mlp_from + names_.expert_latent_up, hidden, latent);
     }
 
     void add_expert(std::int64_t number) {

@@ -22,7 +22,7 @@ std::int64_t bytes(const LatentWeights& w) {
 std::int64_t bytes_without_experts(const LayerWeights& w) {
     return bytes(w.qkv) + bytes(w.output_gate) + bytes(w.latent) + bytes(w.linear.inputs) + bytes(w.linear.gates) +
            bytes(w.output) + bytes(w.gate_up) + bytes(w.down) + bytes(w.router) + bytes(w.embedding_gate) +
-           bytes(w.embedding_output) + bytes(w.latent_down) + bytes(w.latent_up);
+           bytes(w.embedding_output) + bytes(w.expert_latent_down) + bytes(w.expert_latent_up);
 }
 
 std::int64_t expert_bytes(const LayerWeights& w) {

@@ -76,7 +76,8 @@ struct LayerWeights {
     // With embeddings per layer: [layer_embedding_size, hidden] and [hidden, layer_embedding_size], replicated.
     kernels::Matrix embedding_gate, embedding_output;
     Norm embedding_out_norm;
-    kernels::Matrix latent_down, latent_up;  // [latent_size, hidden] and back, replicated; ExpertConfig::latent_size
+    kernels::Matrix expert_latent_down,
+        expert_latent_up;  // [latent_size, hidden] and back, replicated; ExpertConfig::latent_size
     std::vector<Expert> experts;
     kernels::Buffer expert_memory;  // where all of them are, if the device has its own memory (place_experts)
 };

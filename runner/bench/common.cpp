@@ -164,6 +164,7 @@ ModelConfig nemotron_3_nano() {
         layer.linear = kinds[at] == 'M';
         layer.has_mlp = at + 1 == kinds.size() || kinds[at + 1] != '*';
         layer.experts = layer.has_mlp ? experts : engine::ExpertConfig{};
+        layer.block = at == 0 ? 0 : config.num_blocks();
         config.layers.push_back(layer);
     }
     config.num_layers = std::ssize(config.layers);

@@ -395,5 +395,27 @@ TEST(ConfigFamilies, GraniteHasFactors) {
         << "the class's default is 1, not 1 / sqrt(head_dim)";
 }
 
+/// Command R7B, but for its sizes; then Aya Expanse 8B.
+TEST(ConfigFamilies, CommandHasAnMlpBesideAttention) {
+    const ModelConfig config = load_family("cohere2", "Cohere2ForCausalLM", R"({"num_hidden_layers": 4,
+        "sliding_window": 100, "sliding_window_pattern": 4, "layer_norm_eps": 0.001, "logit_scale": 0.25,
+        "rope_theta": 50000, "use_gated_activation": true, "use_parallel_block": true, "rotary_pct": 1.0,
+        "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj"})");
+    EXPECT_EQ(config.logits_scale, 0.25);
+    EXPECT_EQ(config.norm_eps, 0.001);
+    EXPECT_TRUE(config.tied_embeddings) << "the class's default";
+    const LayerConfig &local = config.layer(2), &global = config.layer(3);
+    EXPECT_TRUE(local.parallel && local.rope.interleaved && !local.qkv_bias);
+    EXPECT_EQ(local.norm, NormKind::layer_without_bias);
+    EXPECT_EQ(local.attention_window, 100);
+    EXPECT_EQ(global.attention_window, 0);
+    EXPECT_EQ(global.rope.scaling, RopeScaling::none);
+    const ModelConfig aya = load_family("cohere", "CohereForCausalLM", R"({"use_qk_norm": false,
+        "rope_theta": "DELETE"})");
+    EXPECT_EQ(aya.layer_groups().size(), 1U);
+    EXPECT_EQ(aya.rope().theta, 5e5) << "the class's default";
+    EXPECT_EQ(aya.logits_scale, 0.0625) << "the class's default";
+}
+
 }  // namespace
 }  // namespace longhaul::engine

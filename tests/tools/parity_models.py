@@ -304,6 +304,22 @@ YOUTU = {
     "qk_rope_head_dim": 16,
     "v_head_dim": 16,
 }
+COHERE = {
+    "architectures": ["CohereForCausalLM"],
+    "model_type": "cohere",
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "head_dim": None,
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.5,
+}
+COHERE2 = COHERE | {
+    "architectures": ["Cohere2ForCausalLM"],
+    "model_type": "cohere2",
+    "num_hidden_layers": 2,
+    "sliding_window": 20,
+    "sliding_window_pattern": 2,
+}
 # time_step_min: transformers limits the steps of whole texts by it, but not those of single tokens.
 NEMOTRON_H = {
     "architectures": ["NemotronHForCausalLM"],
@@ -500,12 +516,15 @@ MODELS = [
     Model("qwen3-vl-moe-modern", QWEN3_VL_MOE | {"text_config": QWEN3_VL_MOE["text_config"] | {"num_hidden_layers": 1}}, modern=True),
     Model("nemotron-h", NEMOTRON_H, 300, prompt=40, saved=True),
     Model("nemotron3", NEMOTRON3, prompt=40, saved=True),
-    Model("nemotron3-latent-modern", NEMOTRON3 | {"hybrid_override_pattern": None, "moe_latent_size": 16, "n_groups": 1,
+    Model("nemotron3-latent-modern", NEMOTRON3 | {"hybrid_override_pattern": None, "moe_latent_size": 24, "n_groups": 1, "num_experts_per_tok": 4,
                                                   "layers_block_type": ["attention", "moe", "mamba"], "num_hidden_layers": 3,
-                                                  "use_conv_bias": False, "torch_dtype": "bfloat16"}, 80, torch.bfloat16, modern=True),
+                                                  "use_conv_bias": False, "torch_dtype": "bfloat16"}, 80, torch.bfloat16, modern=True,
+          prompt=40),
     Model("arcee", ARCEE, prompt=40),
     Model("afmoe", AFMOE, prompt=40, saved=True),
     Model("youtu", YOUTU, prompt=40),
+    Model("cohere", COHERE, prompt=40),
+    Model("cohere2", COHERE2, prompt=40),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
