@@ -36,7 +36,7 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
     return layers;
 }
 
-/// Layers that do the same work.
+/// Layers that do the same work. The largest kind comes first.
 struct LayerKind {
     std::vector<std::int64_t> layers;
     double share = 0;  ///< of all layers
@@ -56,6 +56,7 @@ std::vector<LayerKind> sampled_kinds(const Model& model) {
     if (kinds.size() == 1) return {{sampled_layers(model), 1.0}};
     std::vector<LayerKind> found(kinds.size());
     std::transform(kinds.begin(), kinds.end(), found.begin(), [](const auto& entry) { return entry.second; });
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.share > b.share; });
     return found;
 }
 
@@ -142,6 +143,12 @@ class Series {
         }
         return min_seconds;
     }
+    /// The same; row counts that were not timed cost as much more than the last that was as they do in `other`.
+    [[nodiscard]] double seconds_as(const Series& other, std::size_t i) const {
+        std::size_t last = i;
+        while (last > 0 && !has(last)) --last;
+        return last == i ? seconds(i) : seconds(last) * other.seconds(i) / std::max(other.seconds(last), clock_tick);
+    }
 
   private:
     [[nodiscard]] double expected(std::size_t i) const {
@@ -189,16 +196,18 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(pass_of(make_rows(model, rows, base_context)), 0, 0);
     });
-    std::vector<Series> layer_of_kinds;
-    layer_of_kinds.reserve(kinds.size());
+    std::vector<Series> of_kinds;
+    of_kinds.reserve(kinds.size());
     for (const LayerKind& kind : kinds)
-        layer_of_kinds.emplace_back(model.group(), 0.5 * budget_seconds * kind.share, true, [&](std::int64_t rows) {
-            const std::int64_t layer = kind.layers[next++ % kind.layers.size()];
-            model.forward_layers(pass_of(make_rows(model, rows, base_context)), layer, 1);
-        });
+        of_kinds.emplace_back(model.group(), 0.5 * budget_seconds * kind.share, of_kinds.empty(),
+                              [&](std::int64_t rows) {
+                                  const std::int64_t layer = kind.layers[next++ % kind.layers.size()];
+                                  model.forward_layers(pass_of(make_rows(model, rows, base_context)), layer, 1);
+                              });
     const auto layer_seconds = [&](std::size_t i) {
         double mean = 0;
-        for (std::size_t k = 0; k < kinds.size(); ++k) mean += kinds[k].share * layer_of_kinds[k].seconds(i);
+        for (std::size_t k = 0; k < kinds.size(); ++k)
+            mean += kinds[k].share * of_kinds[k].seconds_as(of_kinds.front(), i);
         return mean;
     };
     const Series short_attention(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
@@ -209,7 +218,8 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     double head_per_layer_matmul = 0;
     double min_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double matmuls = std::max(0.0, layer_seconds(i) - short_attention.seconds(i));
+        const double attention = attending_share * (short_attention.seconds(i) - start.seconds(i));
+        const double matmuls = std::max(0.0, layer_seconds(i) - start.seconds(i) - attention);
         if (head.has(i)) {
             head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(matmuls, clock_tick);
         }

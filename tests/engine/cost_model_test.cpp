@@ -81,7 +81,7 @@ TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
 }
 
 /// Attention, Mamba-2, experts, and layers without an MLP.
-TEST(CostModel, MeasuresLayersOfEachKind) {
+TEST(CostModel, MeasuresAModelOfSeveralKindsOfLayers) {
     const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
     const auto group = make_local_group();
     expect_measured(*Model::load(LONGHAUL_TEST_DATA "/parity/nemotron3", Precision::fp32, *device, *group));
