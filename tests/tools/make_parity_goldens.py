@@ -37,9 +37,10 @@ def without_none(config):
 def whole_config(spec):
     """A text model's sizes may stand in a section of their own."""
     sizes = {key: value for key, value in SMALL.items() if key != "architectures" and key != "model_type"}
+    stored = {"torch_dtype": "bfloat16"} if spec.half else {}
     if "text_config" in spec.config:
-        return without_none(spec.config | {"text_config": without_none(sizes | spec.config["text_config"])})
-    return without_none(SMALL | spec.config)
+        return without_none(spec.config | {"text_config": without_none(sizes | stored | spec.config["text_config"])})
+    return without_none(SMALL | stored | spec.config)
 
 
 def class_of(config):
@@ -122,6 +123,7 @@ def write_model_with_images(spec, folder, plain, state):
     del inner["architectures"]
     write_json(folder / "config.json", outer | {"text_config": inner})
     within = dict.fromkeys(("gemma4", "qwen3_5", "qwen3_5_moe"), "model.language_model").get(model_type, "language_model.model")
+    state = {name: tensor.to(spec.stored) for name, tensor in state.items()}
     tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
     if not inner.get("tie_word_embeddings"):
         at_top = model_type == "gemma4" or model_type.startswith("qwen3_5")
@@ -144,14 +146,14 @@ def write_model(spec, folder, state):
     config = whole_config(spec)
     if spec.modern:
         write_json(folder / "config.json", config)
-        save(folder, folder, spec.dtype, state)
+        save(folder, folder, spec.stored, state)
         return
     write_json(folder / "config.json", config)
     if spec.generation:
         write_json(folder / "generation_config.json", spec.generation)
     if spec.saved:
         with tempfile.TemporaryDirectory() as scratch:
-            save(folder, scratch, spec.dtype, state)
+            save(folder, scratch, spec.stored, state)
             tensors = safetensors.torch.load_file(pathlib.Path(scratch) / "model.safetensors")
         if config["model_type"] == "hy_v3":  # a part of a layer for multi-token prediction
             tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
@@ -159,7 +161,7 @@ def write_model(spec, folder, state):
             tensors = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in tensors.items()}
         safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return
-    tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
+    tensors = {name: tensor.to(spec.stored).contiguous() for name, tensor in state.items()}
     tensors = published_experts(tensors, config["model_type"])
     if config.get("num_nextn_predict_layers"):  # a part of a layer for multi-token prediction
         tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
@@ -241,6 +243,8 @@ def make_models(root, prefix):
                 config = AutoConfig.from_pretrained(scratch)
                 model = class_of(config).from_config(config, dtype=torch.float32)
             random_weights(model, generator)
+            if spec.half:
+                model.to(torch.bfloat16).to(torch.float32)
             state = states[spec.name] = model.state_dict()
         vocab_size = spec.config.get("vocab_size", SMALL["vocab_size"])
         tokens = torch.randint(vocab_size, (spec.num_tokens,), generator=torch.Generator().manual_seed(7)).tolist()
