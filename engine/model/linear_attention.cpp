@@ -61,9 +61,4 @@ const std::byte* LinearAttention::gate_and_norm(const LinearWeights& w, const ke
     return rounded;
 }
 
-std::int64_t LinearAttention::row_bytes(const kernels::DeltaShape& shape) {
-    constexpr std::int64_t f32 = 4;
-    return f32 * (shape.gates_width() + shape.num_value_heads() * shape.value_dim);
-}
-
 }  // namespace longhaul::engine

@@ -25,9 +25,6 @@ class LinearAttention {
     const std::byte* attend(const LinearWeights& w, const kernels::KvLayout& layout, std::int64_t layer,
                             const std::byte* input, std::int64_t num_rows, std::int64_t width);
 
-    /// Bytes that `attend` uses for a row, beside ComputeContext::projected.
-    static std::int64_t row_bytes(const kernels::DeltaShape& shape);
-
   private:
     const std::byte* norm_and_gate(const LinearWeights& w, const kernels::DeltaShape& shape, const float* gates,
                                    std::int64_t stride, float* out, std::int64_t num_rows, std::int64_t width);

@@ -11,17 +11,12 @@
 #include <vector>
 
 #include "engine/error.hpp"
-#include "engine/model/latent_attention.hpp"
-#include "engine/model/linear_attention.hpp"
 #include "engine/model/weights.hpp"
 #include "kernels/numerics.hpp"
 
 namespace longhaul::engine {
-namespace {
 
 using kernels::DType;
-
-}  // namespace
 
 WeightTypes weight_types(Precision precision) {
     switch (precision) {
@@ -129,47 +124,6 @@ std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
         widest = std::max({widest, split.up_width(layer), layer.experts.latent_size});
     }
     return widest;
-}
-
-std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision precision, std::int64_t rows,
-                        std::int64_t logit_rows) {
-    constexpr std::int64_t f32 = 4;
-    const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
-    const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    std::int64_t queries = 0, qkv = 0, experts_of_row = 0, shared_rows = 0, router_outputs = 0;
-    std::int64_t latent_size = 0, num_up = 1, expert_hidden = config.hidden_size;
-    std::int64_t widest_mlp = std::max(split.shared_intermediate, kernels::padded_inputs(config.layer_embedding_size));
-    bool has_biases = false, has_whole_norm = false;
-    for (const LayerConfig& layer : config.layers) {
-        queries = std::max(queries, split.query_width(config.heads(layer)));
-        qkv = std::max(qkv, split.qkv_width(config.heads(layer)));
-        has_biases = has_biases || layer.experts.bias;
-        has_whole_norm = has_whole_norm || layer.whole_norm;
-        experts_of_row = std::max(experts_of_row, layer.experts.per_token);
-        shared_rows = std::max(shared_rows, layer.experts.num_terms() - layer.experts.per_token);
-        router_outputs = std::max(router_outputs, layer.experts.num_logits());
-        latent_size = std::max(latent_size, layer.experts.latent_size);
-        num_up = std::max(num_up, layer.num_up());
-        if (layer.experts.count > 0) expert_hidden = config.expert_hidden_size(layer.experts);
-        if (layer.has_mlp && layer.experts.count == 0) widest_mlp = std::max(widest_mlp, split.mlp_width(layer));
-    }
-    // Each expert of a row has a copy of it, the sums of its two matmuls, the input of the second, and its biases.
-    const std::int64_t of_biases = has_biases ? f32 * std::max(2 * split.expert_intermediate, config.hidden_size) : 0;
-    const std::int64_t of_experts =
-        f32 * router_outputs + f32 * shared_rows * config.hidden_size +
-        experts_of_row * (act * kernels::padded_inputs(expert_hidden) +
-                          (num_up * f32 + act) * split.expert_intermediate + f32 * expert_hidden + of_biases) +
-        act * kernels::padded_inputs(latent_size) + f32 * latent_size;
-    const std::int64_t bytes_per_row =
-        2 * f32 * config.hidden_size + act * width + f32 * std::max({widest_matrix(config, split), qkv, width}) +
-        f32 * queries + act * std::max(queries, widest_mlp) + of_experts + f32 * config.layer_embeddings_width() +
-        (has_whole_norm ? f32 * (config.num_heads + config.num_kv_heads) : 0) +
-        (config.linear.rule == kernels::StateRule::sum ? f32 * config.linear.num_value_heads : 0);
-    const std::int64_t of_gates = std::max(f32 * queries, LinearAttention::row_bytes(split.delta));
-    const std::int64_t of_latents =
-        config.has_latent_attention() ? LatentAttention::bytes(config.latent, split, rows) : 0;
-    return rows * (bytes_per_row + (config.has_linear_attention() ? of_gates : 0)) + of_latents +
-           logit_rows * f32 * split.vocab;
 }
 
 }  // namespace longhaul::engine

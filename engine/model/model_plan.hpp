@@ -34,9 +34,4 @@ std::int64_t streamed_weight_bytes(const ModelConfig& config, const Split& split
 /// Largest number of inputs or outputs of the matrices in a rank's layers.
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split);
 
-/// Upper bound on the bytes of a rank's passes besides weights and KV, for `rows` rows of which `logit_rows` have
-/// logits. Excludes what the device's operations allocate themselves.
-std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision precision, std::int64_t rows,
-                        std::int64_t logit_rows);
-
 }  // namespace longhaul::engine

@@ -12,6 +12,7 @@
 #include "engine/error.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model_plan.hpp"
+#include "engine/model/pass_memory.hpp"
 #include "engine/replica/replica.hpp"
 #include "kernels/token_chooser.hpp"
 #include "runner/host/message_text.hpp"

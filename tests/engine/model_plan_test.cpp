@@ -13,6 +13,7 @@
 
 #include "engine/json.hpp"
 #include "engine/model/model_fingerprint.hpp"
+#include "engine/model/pass_memory.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/split.hpp"
 #include "engine/model/tensor_faults.hpp"
@@ -50,30 +51,30 @@ const Expected models[] = {
     {"opt-fp16", 0x1b42c43ca37939faU, 21264, 28096, 281600, 95488},
     {"opt-post-norm-bf16", 0xc156c6707cd9e531U, 21328, 31168, 308800, 95488},
     {"qwen2", 0x26b8dfa65b15e175U, 20256, 22400, 322176, 111488},
-    {"qwen3-moe", 0x9253cb165808df52U, 49744, 63168, 947904, 279888},
-    {"mixtral", 0x81cd7ab0180ff270U, 31136, 38016, 609408, 183488},
-    {"gemma4", 0x808b818db8226316U, 43652, 50704, 661520, 188288},
-    {"gemma4-moe", 0xccc06c1d21776af6U, 35484, 44016, 695792, 260688},
-    {"gemma4-e2b", 0x8d9be90227b6b804U, 52978, 62408, 805576, 197888},
+    {"qwen3-moe", 0x5b0576c22a2a8fc1U, 49744, 63168, 947904, 213888},
+    {"mixtral", 0x7e1de87a5093ddf6U, 31136, 38016, 609408, 149888},
+    {"gemma4", 0xaeebdde02e619807U, 43652, 50704, 661520, 188288},
+    {"gemma4-moe", 0x2b5fb3ae2cf52acaU, 35484, 44016, 695792, 226688},
+    {"gemma4-e2b", 0x8d9b60fc4179d404U, 52978, 62408, 805576, 197888},
     {"gemma4-e2b-bf16", 0xa50648144c778797U, 52978, 62408, 805576, 197888},
-    {"qwen3.5", 0x3667f47a95ebff99U, 110688, 118016, 1441152, 533888},
-    {"qwen3-next", 0xfef6c87c74f6f3cbU, 81872, 92640, 1299520, 485088},
-    {"qwen3.5-moe", 0xf135da313d32ff55U, 48224, 56416, 885376, 369888},
-    {"qwen3.5-moe-fp8", 0x2546af453608d539U, 48224, 56416, 885376, 369888},
-    {"qwen2-moe", 0xf85fa957c4a981ffU, 31456, 38656, 694784, 181488},
-    {"exaone4", 0x22ebbc905211ce91U, 19448, 22496, 355808, 79488},
-    {"ernie4.5-moe", 0x8eb637188b7a657fU, 23462, 30488, 541976, 187488},
-    {"granite4", 0x2315facd427bf48aU, 13984, 16000, 254080, 79488},
-    {"granite4-h", 0x5ac66447df2d5374U, 51920, 85216, 1252672, 388288},
-    {"qwen3-vl-moe", 0xe61bad01d546a81dU, 26624, 35200, 609664, 231888},
-    {"hy-v3", 0xdf2c2e43c7600ebeU, 19541, 25620, 457236, 187088},
-    {"nemotron-h", 0xd5ca5a2f45cfe2e5U, 57840, 73056, 896960, 373888},
-    {"nemotron3", 0xcf72f2077d001f09U, 54500, 69472, 990352, 283488},
-    {"nemotron3-latent-modern", 0x3acac51ccf24d303U, 31378, 42672, 591688, 363488},
-    {"arcee", 0x4b182f22c41688b7U, 20640, 22144, 287872, 111488},
-    {"afmoe", 0xf13fbc3edd9ad823U, 37861, 46676, 694356, 228688},
-    {"youtu", 0xea54d8871152e514U, 37600, 42880, 456576, 512896},
-    {"cohere2", 0x760b2d38119947c1U, 20064, 22272, 321792, 111488},
+    {"qwen3.5", 0x96e2e150c4a47793U, 110688, 118016, 1441152, 559488},
+    {"qwen3-next", 0x1164341849bb3c85U, 81872, 92640, 1299520, 460288},
+    {"qwen3.5-moe", 0x224fe73977a45a11U, 48224, 56416, 885376, 348288},
+    {"qwen3.5-moe-fp8", 0x8215d3b1c4fcb172U, 48224, 56416, 885376, 348288},
+    {"qwen2-moe", 0xe2a3b02f8e6783efU, 31456, 38656, 694784, 146688},
+    {"exaone4", 0xb3360be9302ab412U, 19448, 22496, 355808, 79488},
+    {"ernie4.5-moe", 0x7d7ea9de4f77e7afU, 23462, 30488, 541976, 153088},
+    {"granite4", 0xf2d5ec4fd923d576U, 13984, 16000, 254080, 79488},
+    {"granite4-h", 0x60e47bd790bf1b8aU, 51920, 85216, 1252672, 373888},
+    {"qwen3-vl-moe", 0xd698fa10f5b7d439U, 26624, 35200, 609664, 181888},
+    {"hy-v3", 0xae97bdadcc7fc60dU, 19541, 25620, 457236, 153088},
+    {"nemotron-h", 0x42a5eca042d9f57fU, 57840, 73056, 896960, 373888},
+    {"nemotron3", 0x5b383a07ba24f8cdU, 54500, 69472, 990352, 242688},
+    {"nemotron3-latent-modern", 0x3acac51ccf24d303U, 31378, 42672, 591688, 297088},
+    {"arcee", 0x3bc138396d027ac2U, 20640, 22144, 287872, 111488},
+    {"afmoe", 0xa8583f0b80b95d8dU, 37861, 46676, 694356, 188288},
+    {"youtu", 0x9b47a02433dee861U, 44864, 53504, 507648, 516096},
+    {"cohere2", 0x51271391e4c13c35U, 20064, 22272, 321792, 124288},
     {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
 };
 
@@ -201,6 +202,18 @@ TEST(ModelPlan, BlocksThatTheConfigDeniesAreFaults) {
     EXPECT_TRUE(
         faults.front().ends_with("backbone.layers.1.mixer.experts.0.down_proj.weight: expected none of that "
                                  "name, as config.json says, got one"))
+        << faults.front();
+}
+
+TEST(ModelPlan, BiasesInFilesThatCountBlocksAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/nemotron3";
+    ModelConfig config = ModelConfig::load(folder);
+    config.linear.filter_bias = false;
+    const std::vector<std::string> faults = tensor_faults(config, SafetensorsFolder::open(folder));
+    ASSERT_EQ(faults.size(), 2U);
+    EXPECT_TRUE(
+        faults.front().ends_with("backbone.layers.0.mixer.conv1d.bias: expected none of that name, as "
+                                 "config.json says, got one"))
         << faults.front();
 }
 

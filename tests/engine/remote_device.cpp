@@ -84,6 +84,7 @@ std::byte* RemoteDevice::map_block(std::byte* inner, std::size_t num_bytes) {
 }
 
 void RemoteDevice::release(std::byte* data, std::size_t num_bytes) noexcept {
+    if (releases) releases(num_bytes);
     const Lock lock(mutex_);
     run_queue();
     const auto block = blocks_.find(data);

@@ -31,6 +31,7 @@ class RemoteDevice final : public kernels::Device {
     std::function<void()> pass_begins;            ///< called by each begin_pass
     std::function<void(std::size_t)> downloads;   ///< called by each download, with its size in bytes
     std::function<void(std::size_t)> allocates;   ///< called by each allocate, with its size in bytes
+    std::function<void(std::size_t)> releases;    ///< likewise by each release
     mutable std::function<void()> export_begins;  ///< called at the start of each export, on its thread
     std::int64_t operations_take = 0;             ///< what operation_bytes returns
     mutable kernels::PassSize last_pass{};        ///< argument of the last operation_bytes call
