@@ -53,7 +53,8 @@ struct ComputeContext {
     Scratch head_squares;  ///< of the norms over all heads
     Scratch attended;      ///< input of a block's second matmul
     Scratch sum;           ///< output of a block
-    /// Rows of a block's input, and of its output, one for each of their experts.
+    /// Rows of a block's input, and of its output, one for each of their experts. The sums are also those of an MLP
+    /// beside attention or experts.
     Scratch expert_inputs, expert_sums, expert_biases;
     Scratch expert_latents,
         expert_latent_sums;               ///< of experts with ExpertConfig::latent_size: their inputs, their sums

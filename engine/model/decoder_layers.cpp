@@ -316,6 +316,7 @@ void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, const La
         if (pass.taps != nullptr) pass.taps->before_layer(layer, rows);
         const LayerConfig& kind = config_.layer(layer);
         if (kind.parallel) {
+            if (layer == first && pass.input.rows != nullptr) throw std::logic_error("an input of attention alone");
             parallel_block(layer, rows, pass);
         } else {
             attention_block(layer, rows, layer == first ? pass.input : LayerInput{}, pass);

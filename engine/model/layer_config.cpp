@@ -260,20 +260,27 @@ void read_command_layer(const Section& top, double default_theta, ModelConfig& c
     layer.parallel = true;
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
     layer.rope.interleaved = true;
+    for (const char* key : {"use_parallel_block", "use_gated_activation"}) {
+        if (!top.flag_or(key, true)) top.refuse(key, "true");
+    }
 }
 
 }  // namespace
 
-/// Command R and Aya Expanse.
+/// Command R and Aya Expanse. Beside the trained length, some folders name the longer one that they were tuned for.
 void read_cohere_layers(const Section& top, ModelConfig& config) {
     read_command_layer(top, 5e5, config);
+    config.max_positions =
+        std::max(config.max_positions, top.size_or("model_max_length", config.max_positions, max_context));
     if (top.flag("use_qk_norm")) top.refuse("use_qk_norm", "false: LayerNorms on heads are not in this version");
 }
 
 /// Command R7B and Command A: beside layers with a window, those without are not rotated (NoPE).
 void read_cohere2_layers(const Section& top, ModelConfig& config) {
     read_command_layer(top, 1e4, config);
-    read_rotated_windows(top, window_of(top, 4096), "sliding_window_pattern", config);
+    const std::int64_t window = window_of(top, 4096);
+    if (window == 0) top.refuse("sliding_window", "a number, as in the published folders");
+    read_rotated_windows(top, window, "sliding_window_pattern", config);
 }
 
 /// OLMo 2: norms on all heads of q and of k, and on the outputs of blocks.

@@ -167,7 +167,7 @@ void read_granitemoehybrid_layers(const Section& top, ModelConfig& config) {
     if (positions == "nope") layer.rope = {.scaling = RopeScaling::none};
     read_granite_factors(top, config);
     read_granite4_experts(top, config);
-    read_granite4_attention(top, config);
+    read_granite4_layer_types(top, config);
 }
 
 void read_mixtral_layers(const Section& top, ModelConfig& config) {

@@ -72,7 +72,7 @@ bool is_linear(const LayerConfig& layer) {
 
 }  // namespace
 
-void read_granite4_attention(const Section& top, ModelConfig& config) {
+void read_granite4_layer_types(const Section& top, ModelConfig& config) {
     constexpr std::string_view key = "layer_types";
     const Json* types = top.find(key);
     if (types == nullptr || !types->is_array() || std::ssize(*types) != config.num_layers)

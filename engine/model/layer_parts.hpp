@@ -63,7 +63,7 @@ void read_expert_groups(const Section& top, std::string_view count_key, std::int
 
 /// Granite 4: which layers are Mamba-2 instead of attention, as `layer_types` says, and its sizes. `config` has one
 /// layer.
-void read_granite4_attention(const Section& top, ModelConfig& config);
+void read_granite4_layer_types(const Section& top, ModelConfig& config);
 
 /// The attention of EXAONE 4: all layers but for their MLPs and the places of norms.
 void read_exaone_attention(const Section& top, ModelConfig& config);

@@ -112,13 +112,12 @@ void add_mamba_faults(const ModelConfig& config, const SafetensorsFolder& tensor
 
 /// Biases where config.json and the family say that there are none, in files that count attention and MLPs.
 void add_block_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
-    if (config.layers.front().block < 0) return;
     const TensorNames& names = tensor_names(config);
     for (const auto& tensor : tensors.tensors()) {
         const auto& [name, view] = tensor;
-        const bool is_mamba = name.ends_with(names.linear + "conv1d.bias");  // add_mamba_faults
-        const bool has_bias = name.starts_with(names.layers) && name.ends_with(".bias") && !is_mamba;
-        if (has_bias && !is_zero(view)) faults.push_back(unexpected(tensor));
+        const bool is_read = config.linear.filter_bias && name.ends_with(names.linear + "conv1d.bias");
+        const bool is_bias = name.starts_with(names.layers) && name.ends_with(".bias") && !is_read;
+        if (is_bias && !is_zero(view)) faults.push_back(unexpected(tensor));
     }
 }
 

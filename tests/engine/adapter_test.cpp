@@ -181,7 +181,7 @@ TEST_P(Adapters, GiveTheBitsOfMergedWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Adapters,
                          ::testing::Values("llama-llama3", "phi3-short", "glm4", "qwen3-moe", "deepseek-v2-lite", "opt",
-                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss", "nemotron3"),
+                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss", "nemotron3", "afmoe"),
                          [](const auto& name) {
                              std::string text = name.param;
                              std::erase_if(text, [](char c) { return c == '-' || c == '.'; });

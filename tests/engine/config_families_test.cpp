@@ -412,6 +412,9 @@ TEST(ConfigFamilies, CommandHasAnMlpBesideAttention) {
     EXPECT_EQ(global.rope.scaling, RopeScaling::none);
     const ModelConfig aya = load_family("cohere", "CohereForCausalLM", R"({"use_qk_norm": false,
         "rope_theta": "DELETE"})");
+    EXPECT_EQ(aya.max_positions, 2048);
+    EXPECT_EQ(load_family("cohere", "CohereForCausalLM", R"({"model_max_length": 131072})").max_positions, 131072)
+        << "Command R";
     EXPECT_EQ(aya.layer_groups().size(), 1U);
     EXPECT_EQ(aya.rope().theta, 5e5) << "the class's default";
     EXPECT_EQ(aya.logits_scale, 0.0625) << "the class's default";

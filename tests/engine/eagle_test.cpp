@@ -357,6 +357,11 @@ TEST(Eagle, FoldersWithFaultsAreRefusedInOneLine) {
     EXPECT_NE(refused.find("hidden_size_per_layer_input: expected 0 in a draft layer, got 8"), std::string::npos)
         << refused;
     EXPECT_NE(message(LONGHAUL_TEST_DATA "/parity/opt-post-norm-bf16").find("got a layer of OPT"), std::string::npos);
+    for (const char* family : {"cohere", "nemotron3"}) {
+        const std::string line = message(std::string(LONGHAUL_TEST_DATA "/parity/") + family);
+        EXPECT_NE(line.find("model_type: expected a layer of attention with an MLP behind it"), std::string::npos)
+            << line;
+    }
     const auto opt = Model::load(LONGHAUL_TEST_DATA "/parity/opt-bf16", Precision::bf16, *device, *group);
     EXPECT_THROW(DraftLayer(TensorsFolder(layer_tensors(), layer_config).path(), *opt, find_draft_method("eagle")),
                  InputError);
