@@ -22,6 +22,27 @@ KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
     return {};
 }
 
+bool is_computed(const ExpertConfig& experts, const LayerConfig& kind, const ModelConfig& config) {
+    if (!kind.has_mlp || kind.mlp_bias || (experts.bias && !kind.gated)) return false;
+    if (experts.latent_size > 0 && (experts.bias || experts.shared_gate)) return false;
+    return !experts.shared_gate || (config.shared_intermediate_size > 0 && !experts.bias && !experts.own_norms);
+}
+
+/// Whether the code below computes a layer with these settings. The readers of config.json give no others.
+bool is_computed(const LayerConfig& kind, const ModelConfig& config) {
+    if (kind.gated == is_relu(kind.activation)) return false;
+    if (kind.head_norm && kind.whole_norm) return false;
+    if (!kind.head_norm && (kind.query_norm_scale != 1.0 || kind.value_norm || kind.shares_kv)) return false;
+    if (config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias)) return false;
+    const bool ends_with_mlp = config.layer_embedding_size == 0 && !kind.output_scale;
+    if (!kind.has_mlp && !ends_with_mlp) return false;
+    if (kind.parallel) {
+        const bool is_plain = kind.norm_place == NormPlace::before && kind.block_scale == 1.0 && !kind.mlp_bias;
+        return kind.has_mlp && kind.experts.count == 0 && ends_with_mlp && is_plain;
+    }
+    return kind.experts.count == 0 || is_computed(kind.experts, kind, config);
+}
+
 }  // namespace
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
@@ -35,22 +56,9 @@ DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config,
       weights_(weights),
       first_layout_(layouts.front()),
       places_(config.places_of_layers()) {
-    for (const LayerConfig& kind : config.layers) {
-        const bool known = kind.gated == !is_relu(kind.activation) &&
-                           ((kind.query_norm_scale == 1.0 && !kind.value_norm && !kind.shares_kv) || kind.head_norm) &&
-                           (kind.experts.count == 0 || (kind.has_mlp && !kind.mlp_bias)) &&
-                           (!kind.experts.bias || kind.gated) &&
-                           (kind.experts.latent_size == 0 || !(kind.experts.bias || kind.experts.shared_gate)) &&
-                           (kind.has_mlp || (config.layer_embedding_size == 0 && !kind.output_scale)) &&
-                           (!kind.experts.shared_gate ||
-                            (config.shared_intermediate_size > 0 && !kind.experts.bias && !kind.experts.own_norms)) &&
-                           !(kind.head_norm && kind.whole_norm) &&
-                           (!kind.parallel || (kind.has_mlp && kind.experts.count == 0 && !kind.mlp_bias &&
-                                               kind.norm_place == NormPlace::before && kind.block_scale == 1.0 &&
-                                               config.layer_embedding_size == 0 && !kind.output_scale)) &&
-                           !(config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias));
-        if (!known) throw std::logic_error("a layer that no operation computes");
-    }
+    const auto computed = [&](const LayerConfig& kind) { return is_computed(kind, config); };
+    if (!std::all_of(config.layers.begin(), config.layers.end(), computed))
+        throw std::logic_error("a layer that no operation computes");
     for (const LayerWeights& w : weights) {
         output_scales_.push_back(to_host(context.device, w.output_scale));
     }
