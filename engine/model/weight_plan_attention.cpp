@@ -66,10 +66,12 @@ class HeadsPlanner {
 
     void add_output_gate() {
         std::vector<TensorPart> parts;
-        if (!names_.output_gate.empty()) parts = {query_rows(names_.output_gate, ".weight", layer_.input_width)};
-        for (std::int64_t head = split_.first_head; gates_in_query() && head < split_.first_head + split_.num_heads;
-             ++head)
-            parts.push_back(query_or_gate(2 * head + 1, ".weight", layer_.input_width));
+        if (gates_in_query()) {
+            for (std::int64_t head = split_.first_head; head < split_.first_head + split_.num_heads; ++head)
+                parts.push_back(query_or_gate(2 * head + 1, ".weight", layer_.input_width));
+        } else {
+            parts.push_back(query_rows(names_.output_gate, ".weight", layer_.input_width));
+        }
         plans_.column_parallel(layer_.name + "output_gate", layer_.weights.output_gate, plans_.types.layers,
                                std::move(parts));
     }
