@@ -17,6 +17,7 @@ namespace longhaul::engine {
 namespace {
 
 constexpr std::array<std::int64_t, 10> row_counts{1, 2, 4, 8, 12, 16, 24, 32, 48, 64};
+static_assert(row_counts.back() == CostModel::max_rows);
 constexpr std::int64_t long_context = 2560;
 constexpr int max_rounds = 5;
 constexpr double clock_tick = 1e-9;  // seconds; minimum cost of anything
@@ -36,20 +37,20 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
     return layers;
 }
 
-/// Layers that do the same work. The largest kind comes first.
+/// Layers that do the same work. The largest kind comes first; of two, that with experts.
 struct LayerKind {
     std::vector<std::int64_t> layers;
     double share = 0;  ///< of all layers
 };
 
-/// The kinds of a model's layers. All layers are timed if they differ: a mixture of experts beside an MLP, linear
-/// attention beside attention, layers without an MLP.
+/// The kinds of a model's layers. All layers are timed if they differ: windows beside full attention, linear attention
+/// beside both, a mixture of experts beside an MLP, layers without an MLP.
 std::vector<LayerKind> sampled_kinds(const Model& model) {
     const ModelConfig& config = model.config();
-    std::map<std::tuple<bool, bool, bool>, LayerKind> kinds;
+    std::map<std::tuple<bool, bool, bool, bool>, LayerKind> kinds;
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const LayerConfig& layer = config.layer(at);
-        LayerKind& kind = kinds[{layer.linear, layer.has_mlp, layer.experts.count > 0}];
+        LayerKind& kind = kinds[{layer.experts.count == 0, layer.linear, layer.attention_window > 0, layer.has_mlp}];
         kind.layers.push_back(at);
         kind.share += 1.0 / static_cast<double>(config.num_layers);
     }
@@ -96,10 +97,10 @@ void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> lay
     }
 }
 
-/// Those of `layers` whose attention reads the context: all but linear ones.
-std::vector<std::int64_t> attention_layers(const ModelConfig& config, std::vector<std::int64_t> layers) {
-    std::erase_if(layers, [&](std::int64_t at) { return config.layer(at).linear; });
-    return layers;
+/// Those whose attention reads the context: all but linear ones.
+std::vector<LayerKind> attending_kinds(const ModelConfig& config, std::vector<LayerKind> kinds) {
+    std::erase_if(kinds, [&](const LayerKind& kind) { return config.layer(kind.layers.front()).linear; });
+    return kinds;
 }
 
 class Stopwatch {
@@ -160,6 +161,35 @@ class Series {
     std::array<std::vector<double>, row_counts.size()> samples_;
 };
 
+/// Times of an operation on single layers, one after another of each kind. Each includes the per-pass work before the
+/// layers, `start`.
+class LayerTimes {
+  public:
+    /// Every row count is timed for the largest kind; the others get their share of the budget.
+    LayerTimes(Group& group, double budget_seconds, std::vector<LayerKind> kinds, const Series& start,
+               const std::function<void(std::int64_t rows, std::int64_t layer)>& run)
+        : kinds_(std::move(kinds)), start_(start) {
+        of_kinds_.reserve(kinds_.size());
+        for (const LayerKind& kind : kinds_) {
+            std::size_t next = 0;
+            of_kinds_.emplace_back(group, budget_seconds * kind.share, of_kinds_.empty(),
+                                   [&](std::int64_t rows) { run(rows, kind.layers[next++ % kind.layers.size()]); });
+        }
+    }
+    /// Without `start`: the mean over all layers, in which those of other kinds count as zero.
+    [[nodiscard]] double seconds(std::size_t i) const {
+        double mean = 0;
+        for (std::size_t k = 0; k < kinds_.size(); ++k)
+            mean += kinds_[k].share * (of_kinds_[k].seconds_as(of_kinds_.front(), i) - start_.seconds(i));
+        return mean;
+    }
+
+  private:
+    std::vector<LayerKind> kinds_;
+    std::vector<Series> of_kinds_;
+    const Series& start_;
+};
+
 }  // namespace
 
 CostModel::CostModel(std::int64_t num_layers, std::vector<Point> points)
@@ -181,56 +211,41 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const auto pass_of = [&](const std::vector<ForwardRow>& rows) {
         return Pass{.rows = rows, .sequences = std::span(&view, 1)};
     };
-    std::size_t next = 0;
-    const std::vector<std::int64_t> attending = attention_layers(model.config(), layers);
-    const auto attention_at = [&](std::int64_t context) {
-        return [&, context](std::int64_t rows) {
-            model.forward_attention(pass_of(make_rows(model, rows, context)), attending[next++ % attending.size()]);
+    const auto run_layer = [&](std::int64_t rows, std::int64_t layer) {
+        model.forward_layers(pass_of(make_rows(model, rows, base_context)), layer, 1);
+    };
+    const auto attend_to = [&](std::int64_t context) {
+        return [&, context](std::int64_t rows, std::int64_t layer) {
+            model.forward_attention(pass_of(make_rows(model, rows, context)), layer);
         };
     };
-    const double attending_share = static_cast<double>(attending.size()) / static_cast<double>(layers.size());
     // A first pass allocates scratch memory.
-    for (const LayerKind& kind : kinds)
-        model.forward_layers(pass_of(make_rows(model, 1, base_context)), kind.layers.front(), 1);
-    // Each of the times below includes the per-pass work before the layers.
-    const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
+    for (const LayerKind& kind : kinds) run_layer(1, kind.layers.front());
+    Group& group = model.group();
+    const Series start(group, 0.02 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(pass_of(make_rows(model, rows, base_context)), 0, 0);
     });
-    std::vector<Series> of_kinds;
-    of_kinds.reserve(kinds.size());
-    for (const LayerKind& kind : kinds)
-        of_kinds.emplace_back(model.group(), 0.5 * budget_seconds * kind.share, of_kinds.empty(),
-                              [&](std::int64_t rows) {
-                                  const std::int64_t layer = kind.layers[next++ % kind.layers.size()];
-                                  model.forward_layers(pass_of(make_rows(model, rows, base_context)), layer, 1);
-                              });
-    const auto layer_seconds = [&](std::size_t i) {
-        double mean = 0;
-        for (std::size_t k = 0; k < kinds.size(); ++k)
-            mean += kinds[k].share * of_kinds[k].seconds_as(of_kinds.front(), i);
-        return mean;
-    };
-    const Series short_attention(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
-    const Series long_attention(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
-    const Series head(model.group(), 0.2 * budget_seconds, false,
+    const std::vector<LayerKind> attending = attending_kinds(model.config(), kinds);
+    const LayerTimes layer(group, 0.5 * budget_seconds, kinds, start, run_layer);
+    const LayerTimes short_attention(group, 0.1 * budget_seconds, attending, start, attend_to(base_context));
+    const LayerTimes long_attention(group, 0.2 * budget_seconds, attending, start, attend_to(long_context));
+    const Series head(group, 0.2 * budget_seconds, false,
                       [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(model, rows, base_context))); });
     std::vector<Point> points;
     double head_per_layer_matmul = 0;
     double min_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double attention = attending_share * (short_attention.seconds(i) - start.seconds(i));
-        const double matmuls = std::max(0.0, layer_seconds(i) - start.seconds(i) - attention);
+        const double matmuls = std::max(0.0, layer.seconds(i) - short_attention.seconds(i));
         if (head.has(i)) {
             head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(matmuls, clock_tick);
         }
         // A difference of two noisy times may be zero, or smaller than for fewer rows.
-        min_layer = std::max(min_layer, layer_seconds(i) - start.seconds(i));
-        points.push_back(
-            {.rows = row_counts[i],
-             .layer = min_layer,
-             .layer_token = attending_share * std::max(0.0, long_attention.seconds(i) - short_attention.seconds(i)) /
-                            (long_context - base_context),
-             .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * matmuls});
+        min_layer = std::max(min_layer, layer.seconds(i));
+        points.push_back({.rows = row_counts[i],
+                          .layer = min_layer,
+                          .layer_token = std::max(0.0, long_attention.seconds(i) - short_attention.seconds(i)) /
+                                         (long_context - base_context),
+                          .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * matmuls});
     }
     return {model.config().num_layers, std::move(points)};
 }

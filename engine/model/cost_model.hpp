@@ -19,6 +19,7 @@ class CostModel {
         double head = 0;         ///< seconds, with the per-pass work before the layers
     };
     static constexpr std::int64_t base_context = 512;
+    static constexpr std::int64_t max_rows = 64;  ///< of the passes that `measure` times
 
     /// `points` sorted by ascending rows; at least one.
     CostModel(std::int64_t num_layers, std::vector<Point> points);
