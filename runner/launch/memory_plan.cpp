@@ -11,6 +11,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/kv/kv_cache.hpp"
+#include "engine/model/cost_model.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/model/pass_memory.hpp"
 #include "engine/replica/replica.hpp"
@@ -49,7 +50,18 @@ std::int64_t max_rows(const Settings& settings) {
     return decode_rows(settings) + engine::prefill_chunk_of(settings.device == "cuda");
 }
 
+bool chooses_tree(const Settings& settings) {
+    return settings.mode == Mode::generate && engine::chooses_tree(*settings.draft, settings.draft_tree);
+}
+
+/// Rows of a draft model's pass: after a pause in drafting it catches up with all texts.
+std::int64_t max_draft_rows(const Settings& settings) {
+    const std::int64_t catching_up = chooses_tree(settings) ? settings.batch * engine::max_catching_up : 0;
+    return std::max(max_rows(settings), catching_up);
+}
+
 std::int64_t max_logit_rows(const Settings& settings, const ModelPart& target) {
+    if (chooses_tree(settings)) return std::max(decode_rows(settings), engine::CostModel::max_rows);
     if (settings.mode != Mode::perplexity) return decode_rows(settings);
     return std::min(max_rows(settings), engine::max_logits_rows(target.config.vocab_size, settings.device == "cuda"));
 }
@@ -304,8 +316,11 @@ static std::int64_t library_bytes(const ModelPart& target) {
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
     const std::int64_t rows = max_rows(settings), logit_rows = max_logit_rows(settings, parts.front());
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
-    for (const ModelPart& part : parts)
-        bytes += engine::pass_bytes(part.config, part.split, part.precision, rows, logit_rows);
+    for (const ModelPart& part : parts) {
+        const bool drafts = &part != &parts.front();
+        bytes += engine::pass_bytes(part.config, part.split, part.precision, drafts ? max_draft_rows(settings) : rows,
+                                    logit_rows);
+    }
     if (const auto folder = draft_folders(settings).heads;
         !folder.empty()) {  // tapped states, and per tree level one row of states and one row of logits
         const engine::ModelConfig& target = parts.front().config;
@@ -333,8 +348,9 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     std::int64_t operations = 0;  // maximum over the models, which run one after another
     const std::int64_t logit_rows = max_logit_rows(settings, parts.front());
     const bool chooses = device.token_chooser() != nullptr;
-    if (settings.tensor_parallel > 1 && chooses) {  // the logits parts of all ranks, as received and in row order
-        bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
+    for (const ModelPart& part : parts) {  // the logits parts of all ranks, as received and in row order
+        if (part.split.size > 1 && chooses)
+            bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * part.split.vocab * part.split.size;
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
     const bool decides = chooses && !settings.is_coupled();

@@ -331,7 +331,23 @@ TEST_F(MemoryPlan, LogitsThatDevicesGatherAreCounted) {
     device.chooses = true;
     EXPECT_EQ(reserved_bytes(settings, parts, device), on_host + 2 * 8 * 4 * (2 * parts.front().split.vocab));
     settings.tensor_parallel = 1;
-    EXPECT_EQ(reserved_bytes(settings, parts, device), on_host) << "alone it has them whole";
+    EXPECT_EQ(reserved_bytes(settings, parts_of(settings), device), on_host) << "alone it has them whole";
+}
+
+/// With trees that the run chooses, drafting pauses; then a draft model reads what it missed of all texts in one pass,
+/// and passes of up to 64 rows are timed.
+TEST_F(MemoryPlan, PausesOfDraftingAreCounted) {
+    settings.draft = "sd";
+    settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft"};
+    const auto workspace = [&](std::int64_t batch, const char* tree) {
+        settings.batch = batch;
+        settings.draft_tree = tree;
+        return workspace_bytes(settings, parts_of(settings));
+    };
+    EXPECT_LT(workspace(64, "48"), workspace(64, "auto")) << "128 tokens of each text are more than its 48 nodes";
+    static_cast<void>(workspace(1, "auto"));
+    reserved_bytes(settings, parts_of(settings), device);
+    EXPECT_GE(device.last_pass.logit_rows, 64);
 }
 
 // A device that decides nodes by the sampling rules needs memory for the draft distributions and for work space.
