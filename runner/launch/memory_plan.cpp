@@ -317,7 +317,7 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
     const std::int64_t rows = max_rows(settings), logit_rows = max_logit_rows(settings, parts.front());
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts) {
-        const bool drafts = &part != &parts.front();
+        const bool drafts = &part != &parts.front() && part.caches;  // the target's copy has the target's cache
         bytes += engine::pass_bytes(part.config, part.split, part.precision, drafts ? max_draft_rows(settings) : rows,
                                     logit_rows);
     }
