@@ -61,9 +61,9 @@ struct RopeConfig {
 };
 
 enum class NormKind : std::uint8_t {
-    rms,    ///< RMS norm with gain
-    layer,  ///< LayerNorm with gain and bias
-    layer_without_bias
+    rms,                ///< RMS norm with gain
+    layer,              ///< LayerNorm with gain and bias
+    layer_without_bias  ///< LayerNorm with gain
 };
 enum class NormPlace : std::uint8_t {
     before,  ///< pre-norm: on the input of each block and of the head

@@ -46,6 +46,8 @@ TEST(PassMemory, IsWhatThePlanSaysInEveryFamily) {
                 pass_bytes(model->config(), Split(model->config(), 0, 1), precision, num_rows, num_rows);
             const std::int64_t allocated = allocated_by_pass(*model, device, num_rows);
             EXPECT_LE(allocated, planned);
+            // A plan does not know how widely a cache stores queries, and takes the widest buffer for all kinds of
+            // layers.
             EXPECT_GT(3 * allocated, 2 * planned);
         }
     }
