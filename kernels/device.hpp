@@ -155,6 +155,7 @@ struct KvLayout {
     std::int64_t group = 0;   ///< whose rows and slots of the pass these layers use (PassRows::group)
     std::int64_t angles = 0;  ///< which angles of the pass they use (PassRows::angles)
     std::int64_t window = 0;  ///< sliding window: a row sees itself and the window - 1 positions before it; 0: all
+    float score_cap = 0.0F;   ///< soft cap of the scores of attention, as Device::soft_cap has it; 0: none
     std::int64_t num_kv_heads = 0;  ///< on this rank
     std::int64_t head_dim = 0;      ///< even
     /// Number of pages of a slab that are interleaved. For each (layer, head) in turn, the slab holds the keys of all
@@ -466,12 +467,12 @@ class Device {
     virtual void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                             std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) = 0;
 
-    /// out[r, i] = x[r, i] if it is NaN or not below 0, else 0; or the square of that; rounded to act. x: f32
-    /// [num_rows, width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
-    virtual void relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                      std::int64_t out_stride) = 0;
+    /// out[r, i] = f(x[r, i]), rounded to act; NaN stays NaN (and gelu_exact makes NaN of infinity). x: f32 [num_rows,
+    /// width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
+    virtual void activate(Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                          std::byte* out, std::int64_t out_stride) = 0;
 
-    /// out[r] = x[r], rounded to act. Shapes as in relu.
+    /// out[r] = x[r], rounded to act. Shapes as in activate.
     virtual void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                             std::int64_t out_stride) = 0;
 

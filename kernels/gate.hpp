@@ -1,4 +1,4 @@
-// The activations of MLPs: arguments of Device::gated_matmul, Device::gate_mul and Device::relu.
+// The activations of MLPs: arguments of Device::gated_matmul, Device::gate_mul and Device::activate.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,9 @@ inline constexpr float swiglu_oai_alpha = 1.702F, swiglu_oai_limit = 7.0F;
 enum class OutputGate : std::uint8_t { sigmoid, silu, gelu };
 inline constexpr int num_output_gates = 3;
 
-/// The activation of an MLP without a gate: max(x, 0), or its square.
-enum class Relu : std::uint8_t { plain, squared };
+/// The activation of an MLP without a gate (Device::activate): max(x, 0), or its square; gelu(x) as Gate has it, or
+/// exact, x Phi(x) (gelu_constants.hpp).
+enum class Activation : std::uint8_t { relu, relu_squared, gelu, gelu_exact };
+inline constexpr int num_activations = 4;
 
 }  // namespace longhaul::kernels

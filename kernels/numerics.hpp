@@ -16,7 +16,8 @@
 //   +1). Norm over all heads of q or k: the squares of each head are summed like a row, then these sums by head.
 //   Layer norm: the sum for the mean, then the squares of x - mean; fma((x - mean) * scale, gain, bias).
 // Attention: chunks of 512 absolute positions. In a chunk:
-//   score = (q·k, ascending pairs of dimensions, odd first; f32: ascending) * scale; m = max; p = exp(score - m);
+//   score = (q·k, ascending pairs of dimensions, odd first; f32: ascending) * scale, then with a soft cap that of
+//   Device::soft_cap; m = max; p = exp(score - m);
 //   l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;
 //   o[d] = sum over position pairs (2j, 2j+1), odd first, of bf16(p) * v (f32 KV: ascending positions, p unrounded),
 //   and + 0 at its end (this fixes the sign of a zero, so absent positions may be added with p = 0 or skipped).
@@ -58,8 +59,8 @@ namespace longhaul::kernels {
 /// Recorded in every checkpoint; incremented if a sum's order, an elementary function or a rounding changes. 2: min-p
 /// compares weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules;
 /// probabilities are divided once; chains are drawn with the noise of their nodes. 5: int4 keeps the integers of
-/// weights that had 4 bits before.
-inline constexpr int numerics_version = 5;
+/// weights that had 4 bits before. 6: no arithmetic, but models have other fingerprints.
+inline constexpr int numerics_version = 6;
 
 /// Likewise what only tensor cores compute (device `cuda`); part of the device kind, with which a resumed run must
 /// agree. 2: 2^x by the GPU's instruction. 3: attention over int8 KV, before as on the CPU.

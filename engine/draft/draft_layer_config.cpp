@@ -192,6 +192,10 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
         throw InputError(config.file, "hidden_size_per_layer_input", "0 in a draft layer",
                          std::to_string(config.layer.layer_embedding_size), "this form is not in this version");
     check_kind(json, config, method);
+    if (config.layer.layers.front().norm != NormKind::rms ||
+        (config.has_own_head() && config.layer.files.norm_adds_one))
+        throw InputError(config.file, "model_type", "a layer with RMS norms as Llama has them", config.layer.model_type,
+                         "layers of this family are not in this version");
     config.fusion_bias = get_bool_or(json, "bias", true, config.file);
     refuse("hidden_size", target.hidden_size, config.layer.hidden_size, trained_for);
     refuse("vocab_size", target.vocab_size, config.layer.vocab_size, trained_for);

@@ -11,6 +11,8 @@
 namespace longhaul::engine::detail {
 namespace {
 
+constexpr DefaultSizes gemma1_sizes{256000, 3072, 24576, 28, 16, 16, 256, 8192};
+constexpr DefaultSizes gemma2_sizes{256000, 2304, 9216, 26, 8, 4, 256, 8192};
 constexpr DefaultSizes gemma3_sizes{262208, 2304, 9216, 26, 8, 4, 256, 131072};
 constexpr DefaultSizes gemma4_sizes{262144, 2304, 9216, 30, 8, 4, 256, 131072};
 constexpr DefaultSizes minimax_sizes{.kv_heads = 8, .head_dim = 128, .rotated_share = 1.0};
@@ -29,6 +31,8 @@ constexpr DefaultSizes solar_open_sizes{.intermediate = 1280, .kv_heads = 8, .he
 
 constexpr ActivationKey silu{"hidden_act", "silu", "swish"};
 constexpr ActivationKey gelu{"hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh"};
+constexpr ActivationKey read_with_layers{};
+constexpr ActivationKey gemma1_gelu{"hidden_act", "gelu_pytorch_tanh", "gelu"};
 constexpr ActivationKey relu{"activation_function", "relu", "relu"};
 constexpr ActivationKey nemotron_relu{"mlp_hidden_act", "relu2", "relu2"};
 constexpr ActivationKey relu_squared{"hidden_act", "relu2", "relu2"};
@@ -41,6 +45,7 @@ constexpr FolderFormat moe_images{.text_section = "text_config", .ties_at_top = 
 constexpr FolderFormat gemma{.positions_are_scaled = true};
 constexpr FolderFormat gemma_images{.text_section = "text_config", .positions_are_scaled = true};
 constexpr FolderFormat mxfp4{.may_be_mxfp4 = true};
+constexpr FolderFormat gpt_neox{.theta_key = "rotary_emb_base", .rotated_share_key = "rotary_pct"};
 constexpr FolderFormat minimax{.rotary_dims_key = "rotary_dim"};
 
 constexpr Architecture architectures[] = {
@@ -97,6 +102,13 @@ constexpr Architecture architectures[] = {
     {"gemma3", "Gemma3ForConditionalGeneration", gelu, read_gemma3_layers, gemma3_sizes, gemma_images},
     {"gemma4_text", "Gemma4ForCausalLM", gelu, read_gemma4_layers, gemma4_sizes, gemma},
     {"gemma4", "Gemma4ForConditionalGeneration", gelu, read_gemma4_layers, gemma4_sizes, gemma_images},
+    {"gemma", "GemmaForCausalLM", gemma1_gelu, read_gemma_layers, gemma1_sizes},
+    {"gemma2", "Gemma2ForCausalLM", gelu, read_gemma2_layers, gemma2_sizes},
+    {"gpt_neox", "GPTNeoXForCausalLM", read_with_layers, read_gpt_neox_layers, {.rotated_share = 0.25}, gpt_neox},
+    {"phi", "PhiForCausalLM", read_with_layers, read_phi_layers, {.rotated_share = 0.5}},
+    {"starcoder2", "Starcoder2ForCausalLM", read_with_layers, read_starcoder2_layers, {.kv_heads = 2}},
+    {"stablelm", "StableLmForCausalLM", silu, read_stablelm_layers, {.kv_heads = 32, .rotated_share = 0.25}},
+    {"nemotron", "NemotronForCausalLM", relu_squared, read_nemotron_layers, {.rotated_share = 0.5}},
     {"phi3", "Phi3ForCausalLM", silu, read_phi3_layers, {.rotated_share = 1.0}, {.yarn_is_longrope = true}},
     {"opt", "OPTForCausalLM", relu, read_opt_layers, {}, {.intermediate_key = "ffn_dim"}},
 };

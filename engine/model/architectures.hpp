@@ -20,7 +20,8 @@ struct DefaultSizes {
     double rotated_share = 0.0;  ///< partial_rotary_factor; 0: it must be 1, or absent
 };
 
-/// The activation of an MLP: where config.json names it, and the names that it may have there.
+/// The activation of an MLP: where config.json names it, and the names that it may have there. No name: read_layers
+/// reads it.
 struct ActivationKey {
     std::string_view key, value, alias;
 };
@@ -31,13 +32,15 @@ struct FolderFormat {
     std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
     std::string_view intermediate_key = "intermediate_size";
     std::string_view rotary_dims_key = "";  ///< rotated dimensions of a head, if it has no partial_rotary_factor
-    bool ties_at_top = false;               ///< tie_word_embeddings beside the text section counts, too
-    bool may_split_experts = false;         ///< the experts of a layer are stacked, but apart in quantized folders
-    bool may_be_mxfp4 = false;              ///< quant_method
-    bool positions_are_scaled = false;      ///< max_position_embeddings is the context after any scaling of RoPE
-    bool may_be_mrope = false;              ///< rope_type: positions of three parts, which are equal in a text
-    bool text_may_be_at_top = false;        ///< in folders without the text section
-    bool yarn_is_longrope = false;          ///< rope_type "yarn" of early folders
+    /// Names of rope_theta and of partial_rotary_factor beside the section of RoPE.
+    std::string_view theta_key = "rope_theta", rotated_share_key = "partial_rotary_factor";
+    bool ties_at_top = false;           ///< tie_word_embeddings beside the text section counts, too
+    bool may_split_experts = false;     ///< the experts of a layer are stacked, but apart in quantized folders
+    bool may_be_mxfp4 = false;          ///< quant_method
+    bool positions_are_scaled = false;  ///< max_position_embeddings is the context after any scaling of RoPE
+    bool may_be_mrope = false;          ///< rope_type: positions of three parts, which are equal in a text
+    bool text_may_be_at_top = false;    ///< in folders without the text section
+    bool yarn_is_longrope = false;      ///< rope_type "yarn" of early folders
 };
 
 /// A supported architecture and what its config.json must contain.

@@ -50,6 +50,7 @@ const Architecture& check_architecture(const Section& top, ModelConfig& config) 
 
 void check_activation(const Architecture& of, const Section& body) {
     const auto& [key, value, alias] = of.activation;
+    if (key.empty()) return;
     const std::string found = body.text_or(key, value);
     if (found != value && found != alias) body.refuse(key, describe(Json(std::string(value))));
 }
@@ -123,22 +124,18 @@ std::vector<std::int32_t> read_ids(const Section& section, std::string_view key,
     return ids;
 }
 
-/// `body`: the text model, if it is not `top`; its ids count where the top has none.
-void read_special_ids(const Section& top, const Section& body, const std::filesystem::path& folder,
-                      ModelConfig& config) {
-    const auto ids_of = [&](std::string_view key) {
-        return read_ids(top.find(key) != nullptr ? top : body, key, config.vocab_size);
-    };
-    config.eos_ids = ids_of("eos_token_id");
-    const std::vector<std::int32_t> bos = ids_of("bos_token_id");
-    if (!bos.empty()) config.bos_id = bos.front();
+/// Those of generation_config.json, if it has any. `body`: the text model, if it is not `top`; its ids count where the
+/// top has none.
+std::vector<std::int32_t> read_eos_ids(const Section& top, const Section& body, const std::filesystem::path& folder,
+                                       std::int64_t vocab_size) {
+    constexpr std::string_view key = "eos_token_id";
     const std::filesystem::path path = folder / "generation_config.json";
-    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
-    const Json json = read_json(path, max_config_bytes);
-    const Section generation{json, path.string()};
-    if (generation.find("eos_token_id") != nullptr) {
-        config.eos_ids = read_ids(generation, "eos_token_id", config.vocab_size);
+    if (std::error_code ignored; std::filesystem::exists(path, ignored)) {
+        const Json json = read_json(path, max_config_bytes);
+        const Section generation{json, path.string()};
+        if (generation.find(key) != nullptr) return read_ids(generation, key, vocab_size);
     }
+    return read_ids(top.find(key) != nullptr ? top : body, key, vocab_size);
 }
 
 /// The language model's fields of a model of several modalities.
@@ -310,7 +307,7 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder, const Json& j
     for (LayerConfig& layer : config.layers) {
         if (one_kind && layer.attention_window >= config.max_positions) layer.attention_window = 0;
     }
-    read_special_ids(top, body, folder, config);
+    config.eos_ids = read_eos_ids(top, body, folder, config.vocab_size);
     return config;
 }
 

@@ -12,18 +12,12 @@
 
 namespace longhaul::engine {
 
+// Fingerprints have the numbers of the enumerators below: append only.
+
 /// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
 /// positions are learned, or only other layers see them (NoPE).
 /// proportional: the pairs behind the first rotary_dims / 2 stand still; frequencies are those of the whole head.
-enum class RopeScaling {
-    standard,
-    linear,
-    llama3,
-    yarn,
-    none,
-    longrope,
-    proportional
-};  // in fingerprints: append only
+enum class RopeScaling { standard, linear, llama3, yarn, none, longrope, proportional };
 
 /// Rotary position embedding (RoPE). `standard` is Hugging Face's "default". Fields that a scaling does not use keep
 /// their default.
@@ -44,8 +38,9 @@ struct RopeConfig {
     /// Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / original_max_positions)), as those
     /// of Ministral 3 (llama_4_scaling_beta).
     double query_growth = 0.0;
-    /// Factor on the scores of attention, which queries get with cos and sin. Where they have a norm, as in Gemma, its
-    /// gain has it instead (LayerConfig::query_norm_scale). The two round differently, so neither replaces the other.
+    /// Factor on the scores of attention, which queries get with cos and sin. Where they have a norm, as in Gemma 3,
+    /// its gain has it instead (LayerConfig::query_norm_scale). The two round differently, so neither replaces the
+    /// other.
     double score_scale = 1.0;
     bool interleaved = false;  ///< rotated pairs of q and k stand side by side in the files
     /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
@@ -71,12 +66,14 @@ enum class NormPlace : std::uint8_t {
     both,    ///< on the input of each block, with another norm on its output before that is added
     output   ///< on the output of each block before that is added, and on the input of the head
 };
-/// gelu: the tanh approximation; swiglu_oai: see kernels::Gate.
-/// relu_squared: the square of relu. Those two have no gate.
-enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai, relu_squared };
+/// With a gate: silu, gelu, swiglu_oai (kernels::Gate); without: gelu, gelu_exact, relu, relu_squared
+/// (kernels::Activation). gelu is the tanh approximation.
+enum class Activation : std::uint8_t { silu, gelu, relu, swiglu_oai, relu_squared, gelu_exact };
 
-constexpr bool is_relu(Activation f) {
-    return f == Activation::relu || f == Activation::relu_squared;
+/// Whether there is such an MLP.
+constexpr bool has_kernel(Activation f, bool gated) {
+    if (f == Activation::gelu) return true;
+    return gated == (f == Activation::silu || f == Activation::swiglu_oai);
 }
 
 /// What a router makes of an expert's logit.
@@ -158,7 +155,9 @@ struct LayerConfig {
     bool shares_kv = false;
     std::int64_t intermediate_size = 0;  ///< of the MLP; 0: the model's
     bool has_mlp = true;                 ///< false: attention is all of the layer
-    bool parallel = false;               ///< the MLP's input is that of attention, and both outputs are added
+    /// The MLP does not see what attention adds: its input is that of attention, or the same rows with a norm of its
+    /// own, and both outputs are added.
+    bool parallel = false;
     /// Number of its attention in files that count attention and MLPs (the MLP's is the next); -1: they count layers.
     std::int64_t block = -1;
 
@@ -217,12 +216,19 @@ struct LinearAttentionConfig {
     }
 };
 
+/// Where the files hold the projections to q, k and v.
+enum class QkvTensors : std::uint8_t {
+    separate,
+    fused,         ///< one tensor: all heads of q, then those of k, then those of v
+    fused_by_head  ///< one tensor: q, k and v of a head, then those of the next; as many heads of k and v as of q
+};
+
 /// How the files hold a model, besides what its experts and its linear attention say: it changes what is read, not what
 /// is computed.
 struct TensorLayout {
-    bool norm_adds_one = false;  ///< the gains of RMS norms are stored less 1
-    bool fused_qkv = false;      ///< q, k and v are one tensor
-    bool fused_gate_up = false;  ///< and gate and up are one
+    bool norm_adds_one = false;  ///< the gains of norms are stored less 1
+    QkvTensors qkv = QkvTensors::separate;
+    bool fused_gate_up = false;  ///< gate and up are one tensor
 };
 
 /// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 4, differ from it as these fields say) or
@@ -245,16 +251,17 @@ struct ModelConfig {
     double norm_eps = 1e-6;
     bool learned_positions = false;  ///< learned position embeddings instead of RoPE
     bool tied_embeddings = false;
+    bool head_bias = false;               ///< bias on the logits
     double embedding_scale = 1.0;         ///< factor on the embeddings of tokens
     bool rounds_embedding_scale = false;  ///< to the type of the weights, as transformers does for Gemma
     double logits_scale = 1.0;            ///< factor on the logits
     double logit_cap = 0.0;               ///< soft cap: logits are cap * tanh(logit / cap); 0: none
+    double score_cap = 0.0;               ///< likewise of the scores of attention
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
     TensorLayout files{};
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
     std::string quantization;           ///< quant_method of config.json, "gptq"; "" if it has none
-    std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; may be empty
-    std::int32_t bos_id = -1;           ///< -1: none
+    std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; ascending, may be empty
     std::string model_type;             ///< as in config.json: "llama", "qwen3", …
 
     /// Layers with the same window and heads, or those with linear attention. They share a KV layout.

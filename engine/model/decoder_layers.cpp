@@ -30,14 +30,14 @@ bool is_computed(const ExpertConfig& experts, const LayerConfig& kind, const Mod
 
 /// Whether the code below computes a layer with these settings. The readers of config.json give no others.
 bool is_computed(const LayerConfig& kind, const ModelConfig& config) {
-    if (kind.gated == is_relu(kind.activation)) return false;
+    if (!has_kernel(kind.activation, kind.gated)) return false;
     if (kind.head_norm && kind.whole_norm) return false;
     if (!kind.head_norm && (kind.query_norm_scale != 1.0 || kind.value_norm || kind.shares_kv)) return false;
     if (config.has_latent_attention() && (kind.head_norm || kind.whole_norm || kind.qkv_bias)) return false;
     const bool ends_with_mlp = config.layer_embedding_size == 0 && !kind.output_scale;
     if (!kind.has_mlp && !ends_with_mlp) return false;
     if (kind.parallel) {
-        const bool is_plain = kind.norm_place == NormPlace::before && kind.block_scale == 1.0 && !kind.mlp_bias;
+        const bool is_plain = kind.norm_place == NormPlace::before && kind.block_scale == 1.0;
         return kind.has_mlp && kind.experts.count == 0 && ends_with_mlp && is_plain;
     }
     return kind.experts.count == 0 || is_computed(kind.experts, kind, config);
@@ -271,7 +271,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
     leave_block(kind, {w.attention_norm, w.attention_out_norm}, w.output_bias, out, rows);
 }
 
-// x += Wo attention(rope(Wqkv norm(x))) + MLP(norm(x))
+// x += Wo attention(rope(Wqkv norm(x))) + MLP(norm(x)), where the MLP may have a norm of its own
 void DecoderLayers::parallel_block(std::int64_t layer, Residual& rows, const LayerPass& pass) {
     const LayerWeights& w = weights_[layer];
     const std::byte* input = context_.normalised(w.attention_norm, rows);
@@ -281,8 +281,10 @@ void DecoderLayers::parallel_block(std::int64_t layer, Residual& rows, const Lay
     context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
     context_.sums.all_reduce(out, size);
     if (w.output_bias) context_.device.add_bias(out, w.output_bias.as<float>(), num_rows_, rows.width);
+    if (w.mlp_norm.gain) input = context_.normalised(w.mlp_norm, rows);
     float* of_mlp = context_.expert_sums.floats(size);
     feed_forward_.mlp(layer, input, num_rows_, of_mlp);
+    if (w.down_bias) context_.device.add_bias(of_mlp, w.down_bias.as<float>(), num_rows_, rows.width);
     context_.device.add(out, of_mlp, size);
     rows.to_add = out;
 }

@@ -1,5 +1,7 @@
 #include "engine/model/feed_forward.hpp"
 
+#include <stdexcept>
+
 namespace longhaul::engine {
 
 using kernels::Buffer;
@@ -8,6 +10,23 @@ using kernels::Matrix;
 static kernels::Gate gate_of(const LayerConfig& kind) {
     if (kind.activation == Activation::swiglu_oai) return kernels::Gate::swiglu_oai;
     return kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
+}
+
+static kernels::Activation activation_of(const LayerConfig& kind) {
+    switch (kind.activation) {
+        case Activation::relu:
+            return kernels::Activation::relu;
+        case Activation::relu_squared:
+            return kernels::Activation::relu_squared;
+        case Activation::gelu:
+            return kernels::Activation::gelu;
+        case Activation::gelu_exact:
+            return kernels::Activation::gelu_exact;
+        case Activation::silu:
+        case Activation::swiglu_oai:
+            break;
+    }
+    throw std::logic_error("an activation without a gate that no operation computes");
 }
 
 FeedForward::FeedForward(ComputeContext& context, const ModelConfig& config, const Split& split,
@@ -23,7 +42,7 @@ float* FeedForward::compute(std::int64_t layer, Residual& rows) {
     return config_.layer(layer).experts.own_norms ? normed_experts(layer, rows) : mlp_or_experts(layer, rows);
 }
 
-// active = activation(Wgate x) * Wup x, or relu(Wup x), or the square of that
+// active = activation(Wgate x) * Wup x, or activation(Wup x)
 void FeedForward::activate(std::int64_t layer, const std::byte* input, std::int64_t num_rows, std::byte* active) {
     kernels::Device& device = context_.device;
     const kernels::DType act = context_.act;
@@ -43,8 +62,7 @@ void FeedForward::apply_activation(const LayerConfig& kind, const float* gate_up
                                    std::int64_t width, std::byte* active) {
     if (kind.gated)
         return context_.device.gate_mul(gate_of(kind), gate_up, num_rows, width, context_.act, active, width);
-    const auto relu = kind.activation == Activation::relu_squared ? kernels::Relu::squared : kernels::Relu::plain;
-    context_.device.relu(relu, gate_up, num_rows, width, context_.act, active, width);
+    context_.device.activate(activation_of(kind), gate_up, num_rows, width, context_.act, active, width);
 }
 
 void FeedForward::mlp(std::int64_t layer, const std::byte* input, std::int64_t num_rows, float* out) {

@@ -310,28 +310,9 @@ void read_olmo3_layers(const Section& top, ModelConfig& config) {
 
 void read_phi3_layers(const Section& top, ModelConfig& config) {
     read_common(top, config);
-    config.files.fused_qkv = config.files.fused_gate_up = true;
+    config.files.qkv = QkvTensors::fused;
+    config.files.fused_gate_up = true;
     read_windows(top, window_of(top, 0), config);
-}
-
-/// OPT: LayerNorm, MLP without gate, learned positions. The 350M model is post-norm and has narrower embeddings.
-void read_opt_layers(const Section& top, ModelConfig& config) {
-    config.learned_positions = true;
-    config.norm_eps = 1e-5;
-    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
-    const bool bias = top.flag_or("enable_bias", true);
-    const bool norm_before = top.flag_or("do_layer_norm_before", true);
-    config.layers = {{.norm = NormKind::layer,
-                      .norm_place = norm_before ? NormPlace::before : NormPlace::after,
-                      .activation = Activation::relu,
-                      .gated = false,
-                      .qkv_bias = bias,
-                      .output_bias = bias,
-                      .mlp_bias = bias,
-                      .rope = {.scaling = RopeScaling::none}}};
-    config.embedding_size = top.size_or("word_embed_proj_dim", config.hidden_size, max_hidden_size);
-    if (!top.flag_or("layer_norm_elementwise_affine", true)) top.refuse("layer_norm_elementwise_affine", "true");
-    if (top.flag("_remove_final_layer_norm")) top.refuse("_remove_final_layer_norm", "false");
 }
 
 }  // namespace longhaul::engine::detail

@@ -1,4 +1,4 @@
-// The layers of Gemma 3 and 4: what config.json says of them, and what their transformers class fixes.
+// The layers of the four generations of Gemma: what config.json says of them, and what their transformers class fixes.
 #include <algorithm>
 #include <cmath>
 
@@ -7,23 +7,59 @@
 
 namespace longhaul::engine::detail {
 
-/// Gemma 3: two kinds of layers, each with RoPE parameters of its own.
-void read_gemma3_layers(const Section& top, ModelConfig& config) {
+namespace {
+
+/// What the first three have in common.
+LayerConfig& read_gemma(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
     config.files.norm_adds_one = true;
     config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
     config.rounds_embedding_scale = true;
-    for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {
-        if (top.find(cap) != nullptr) top.refuse(cap, "null: soft-caps, as in Gemma 2, are not in this version");
-    }
     if (top.flag("use_bidirectional_attention")) top.refuse("use_bidirectional_attention", "false");
-    const double scalar = top.positive_or("query_pre_attn_scalar", 256.0, 1e6);
     LayerConfig& layer = config.layers.front();
-    layer.norm_place = NormPlace::both;
     layer.activation = Activation::gelu;
-    layer.head_norm = true;
-    layer.query_norm_scale = std::sqrt(static_cast<double>(config.head_dim) / scalar);
     layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    return layer;
+}
+
+/// Attention divides by the root of head_dim, and should divide by that of another number.
+double read_query_scale(const Section& top, const ModelConfig& config) {
+    return std::sqrt(static_cast<double>(config.head_dim) / top.positive_or("query_pre_attn_scalar", 256.0, 1e6));
+}
+
+/// A soft cap; 0 if it is null.
+double read_cap(const Section& top, std::string_view key, double fallback) {
+    const bool is_null = top.json.contains(key) && top.find(key) == nullptr;
+    return is_null ? 0.0 : top.positive_or(key, fallback, 1e6);
+}
+
+}  // namespace
+
+void read_gemma_layers(const Section& top, ModelConfig& config) {
+    read_gemma(top, config).rope = read_rope(rope_section(top), top, config, 1e4);
+}
+
+/// Gemma 2: soft caps on scores and logits; a window in every second layer.
+void read_gemma2_layers(const Section& top, ModelConfig& config) {
+    LayerConfig& layer = read_gemma(top, config);
+    layer.norm_place = NormPlace::both;
+    layer.rope = read_rope(rope_section(top), top, config, 1e4);
+    layer.rope.score_scale = read_query_scale(top, config);
+    config.logit_cap = read_cap(top, "final_logit_softcapping", 30.0);
+    config.score_cap = read_cap(top, "attn_logit_softcapping", 50.0);
+    const auto windowed = windowed_layers(top, config.num_layers, [](std::int64_t at) { return at % 2 == 0; });
+    set_windows(top, window_of(top, 4096), windowed, config);
+}
+
+/// Gemma 3: two kinds of layers, each with RoPE parameters of its own.
+void read_gemma3_layers(const Section& top, ModelConfig& config) {
+    for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+        if (top.find(cap) != nullptr) top.refuse(cap, "null");
+    }
+    LayerConfig& layer = read_gemma(top, config);
+    layer.norm_place = NormPlace::both;
+    layer.head_norm = true;
+    layer.query_norm_scale = read_query_scale(top, config);
 
     const Section shared = rope_section(top);
     layer.rope = read_rope(of_kind(shared, full_attention), top, config, 1e6);

@@ -1,5 +1,4 @@
-// Which model it is: run folders and checkpoints of one model are refused by any other. What a fingerprint hashes never
-// changes for a family that has been released.
+// Which model it is: run folders and checkpoints of one model are refused by any other.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 
 namespace longhaul::engine {
 
-/// Identity of a model: hash of its config and of the fingerprint of its weights.
+/// Identity of a model: hash of its config, and of the fingerprint of its weights.
 std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights);
 
 }  // namespace longhaul::engine

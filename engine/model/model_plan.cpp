@@ -44,6 +44,7 @@ std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Sp
                            .num_layers = 0,
                            .group = std::ssize(layouts),
                            .window = group.window,
+                           .score_cap = static_cast<float>(config.score_cap),
                            .num_kv_heads = group.linear ? 0 : split.kv_heads(group.heads),
                            .head_dim = group.heads.dim,
                            .delta = group.linear ? split.delta : kernels::DeltaShape{}});

@@ -47,6 +47,7 @@ Logits OutputHead::logits(const float* x, std::int64_t num_rows, const Norm& nor
     const std::int64_t count = num_rows * split_.vocab;
     const auto product = [&](float* local) {
         context_.device.matmul(weights_.head_or_embedding(), input, stride, num_rows, local);
+        if (weights_.head_bias) context_.device.add_bias(local, weights_.head_bias.as<float>(), num_rows, split_.vocab);
         if (config_.logits_scale != 1.0) context_.device.scale(local, static_cast<float>(config_.logits_scale), count);
         if (config_.logit_cap > 0) context_.device.soft_cap(local, static_cast<float>(config_.logit_cap), count);
     };

@@ -89,14 +89,16 @@ void read_rotated_dims(const Section& rope, const Section& top, const ModelConfi
         return;
     }
     const bool may_be_partial = of.sizes.rotated_share > 0.0;
-    const Section& section = rope.find(key) != nullptr ? rope : top;
-    const double share = section.positive_or(key, may_be_partial ? of.sizes.rotated_share : 1.0, 1.0);
+    const bool inside = rope.find(key) != nullptr;
+    const Section& section = inside ? rope : top;
+    const std::string_view share_key = inside ? key : of.folder.rotated_share_key;
+    const double share = section.positive_or(share_key, may_be_partial ? of.sizes.rotated_share : 1.0, 1.0);
     if (share == 1.0) return;
-    if (!may_be_partial) section.refuse(key, "1: all of a head rotated");
+    if (!may_be_partial) section.refuse(share_key, "1: all of a head rotated");
     const auto dims = static_cast<std::int64_t>(static_cast<double>(model.head_dim) * share);
     if (dims < 2 || dims % 2 != 0)
-        section.refuse(key, "a share of head_dim = " + std::to_string(model.head_dim) +
-                                " that gives an even number of dimensions");
+        section.refuse(share_key, "a share of head_dim = " + std::to_string(model.head_dim) +
+                                      " that gives an even number of dimensions");
     config.rotary_dims = dims;
 }
 
@@ -115,8 +117,10 @@ Section rope_section(const Section& top) {
 RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig& model, double default_theta) {
     RopeConfig config;
     // Must be above 1: the frequencies are powers of theta, and YaRN divides by its logarithm.
-    config.theta = rope.find("rope_theta") != nullptr ? rope.positive_or("rope_theta", default_theta, 1e30, 1.0)
-                                                      : top.positive_or("rope_theta", default_theta, 1e30, 1.0);
+    constexpr std::string_view theta = "rope_theta";
+    config.theta = rope.find(theta) != nullptr
+                       ? rope.positive_or(theta, default_theta, 1e30, 1.0)
+                       : top.positive_or(architecture_of(model).folder.theta_key, default_theta, 1e30, 1.0);
     read_rotated_dims(rope, top, model, config);
     config.scaling = scaling_of(rope, model);
     if (config.scaling == RopeScaling::standard) return config;

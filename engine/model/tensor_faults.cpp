@@ -1,5 +1,6 @@
 #include "engine/model/tensor_faults.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <set>
@@ -87,8 +88,18 @@ bool contradicts_config(const std::string& part, const TensorView& tensor, const
     for (const std::string* matrix : {&names.query, &names.key, &names.value}) {
         if (part == *matrix + ".bias") return !kind.qkv_bias && !is_zero(tensor);
     }
+    if (part == names.output + ".bias") return !kind.output_bias && !is_zero(tensor);
     return !kind.head_norm && !kind.whole_norm &&
-           (part == names.query_norm + ".weight" || part == names.key_norm + ".weight");
+           (part.starts_with(names.query_norm + ".") || part.starts_with(names.key_norm + "."));
+}
+
+/// The same of an MLP.
+bool contradicts_config_of_mlp(const std::string& part, const TensorView& tensor, const TensorNames& names,
+                               const LayerConfig& kind) {
+    if (kind.experts.count > 0 || kind.mlp_bias) return false;
+    const auto is_bias = [&](const std::string& matrix) { return part == matrix + ".bias"; };
+    const bool of_mlp = is_bias(names.down) || std::any_of(names.up.begin(), names.up.end(), is_bias);
+    return of_mlp && !is_zero(tensor);
 }
 
 std::string unexpected(const std::pair<const std::string, TensorView>& tensor) {
@@ -121,6 +132,24 @@ void add_block_faults(const ModelConfig& config, const SafetensorsFolder& tensor
     }
 }
 
+/// Biases and norms of layers' heads that config.json says are not there: the layers would run and produce nonsense.
+void add_denied_tensors(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    const TensorNames& names = tensor_names(config);
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const LayerConfig& kind = config.layer(at);
+        const std::string layer = names.attention_prefix(kind, at);
+        for (auto it = tensors.tensors().lower_bound(layer); it != tensors.tensors().end(); ++it) {
+            const auto& [name, view] = *it;
+            if (!name.starts_with(layer)) break;
+            const std::string part = name.substr(layer.size());
+            const bool has_heads = !kind.linear && !config.has_latent_attention();
+            if ((has_heads && contradicts_config(part, view, names, kind)) ||
+                contradicts_config_of_mlp(part, view, names, kind))
+                faults.push_back(unexpected(*it));
+        }
+    }
+}
+
 /// What else the layers of a mixture of experts have in the files, without which they would run and produce nonsense.
 void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
     const TensorNames& names = tensor_names(config);
@@ -145,8 +174,6 @@ void add_expert_faults(const ModelConfig& config, const SafetensorsFolder& tenso
             if (name.starts_with(layer + names.any_shared) && !reads_shared)
                 faults.push_back(InputError::format(view.file, name, "routed experts alone", "a shared expert",
                                                     "not in this version"));
-            if (!config.has_latent_attention() && contradicts_config(name.substr(layer.size()), view, names, kind))
-                faults.push_back(unexpected(*it));
             if (kind.experts.stacked() && tensors.contains(name + "_blocks"))
                 faults.push_back(
                     InputError::format(view.file, name, "either floats or " + name + "_blocks", "both", ""));
@@ -165,6 +192,7 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     std::vector<std::string> faults;
     add_expert_faults(config, tensors, faults);
     if (config.layers.front().block < 0) {
+        add_denied_tensors(config, tensors, faults);
         add_mamba_faults(config, tensors, faults);
     } else {
         add_block_faults(config, tensors, faults);

@@ -92,7 +92,8 @@ TensorNames afmoe() {
     return names;
 }
 
-TensorNames arcee() {
+/// Llama's, for MLPs of two matrices.
+TensorNames without_gate() {
     TensorNames names;
     names.up = {"mlp.up_proj"};
     return names;
@@ -169,6 +170,7 @@ TensorNames phi3() {
     return names;
 }
 
+/// Also Gemma 2's.
 TensorNames gemma3() {
     TensorNames names;
     names.attention_out_norm = "post_attention_layernorm";
@@ -196,6 +198,46 @@ TensorNames gemma4(const std::string& prefix) {
     names.shared_up = names.up;  // the MLP beside the experts
     names.shared_down = names.down;
     names.shared_out_norm = "post_feedforward_layernorm_1";
+    return names;
+}
+
+TensorNames gpt_neox() {
+    TensorNames names;
+    names.embedding = "gpt_neox.embed_in";
+    names.layers = "gpt_neox.layers.";
+    names.final_norm = "gpt_neox.final_layer_norm";
+    names.head = "embed_out";
+    names.query = "attention.query_key_value";
+    names.key = names.value = "";
+    names.output = "attention.dense";
+    names.up = {"mlp.dense_h_to_4h"};
+    names.down = "mlp.dense_4h_to_h";
+    return names;
+}
+
+TensorNames phi() {
+    TensorNames names;
+    names.final_norm = "model.final_layernorm";
+    names.output = "self_attn.dense";
+    names.query_norm = "self_attn.q_layernorm";
+    names.key_norm = "self_attn.k_layernorm";
+    names.mlp_norm = "";
+    names.up = {"mlp.fc1"};
+    names.down = "mlp.fc2";
+    return names;
+}
+
+TensorNames stablelm() {
+    TensorNames names;
+    names.query_norm = "self_attn.q_layernorm";
+    names.key_norm = "self_attn.k_layernorm";
+    return names;
+}
+
+TensorNames starcoder2() {
+    TensorNames names;
+    names.up = {"mlp.c_fc"};
+    names.down = "mlp.c_proj";
     return names;
 }
 
@@ -256,12 +298,13 @@ const TensorNames& tensor_names(const ModelConfig& config) {
     static const TensorNames llama, of_latent = with_numbered_mtp(latent());
     static const std::map<std::string, TensorNames> by_type = {
         {"afmoe", afmoe()},
-        {"arcee", arcee()},
+        {"arcee", without_gate()},
         {"cohere", cohere()},
         {"cohere2", cohere()},
         {"ernie4_5_moe", ernie_moe()},
         {"exaone4", olmo()},
         {"exaone_moe", exaone_moe()},
+        {"gemma2", gemma3()},
         {"gemma3", with_head_below(gemma3())},
         {"gemma3_text", gemma3()},
         {"gemma4", gemma4(with_images)},
@@ -269,6 +312,7 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"glm", fused_gate_up()},
         {"glm4", glm4()},
         {"glm4_moe", with_numbered_mtp({})},
+        {"gpt_neox", gpt_neox()},
         {"gpt_oss", gpt_oss()},
         {"granitemoe", granite_moe()},
         {"granitemoehybrid", granite4()},
@@ -276,10 +320,12 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"minimax_m2", mixtral()},
         {"mistral3", with_head_below({})},
         {"mixtral", mixtral()},
+        {"nemotron", without_gate()},
         {"nemotron_h", nemotron_h()},
         {"olmo2", olmo()},
         {"olmo3", olmo()},
         {"opt", opt()},
+        {"phi", phi()},
         {"phi3", phi3()},
         {"qwen2_moe", qwen_moe()},
         {"qwen3_vl", decoder_below(with_images, {})},
@@ -289,6 +335,8 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"qwen3_5_moe_text", with_mtp(qwen_moe())},
         {"qwen3_5_text", with_mtp({})},
         {"qwen3_next", with_mtp(qwen_moe())},
+        {"stablelm", stablelm()},
+        {"starcoder2", starcoder2()},
     };
     if (config.has_latent_attention()) return of_latent;
     const auto found = by_type.find(config.model_type);

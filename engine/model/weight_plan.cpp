@@ -166,6 +166,10 @@ std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& spl
     if (!config.tied_embeddings)
         plans.column_parallel("head", weights.head, types.tables,
                               {vocabulary(plans, plans.names.head, config.embedding_width())});
+    if (config.head_bias)
+        plans.vector(
+            "head_bias", weights.head_bias,
+            {rows_of(plans.names.head + ".bias", config.vocab_size, 1, split.rank * split.vocab, split.vocab)});
     return plans.take();
 }
 

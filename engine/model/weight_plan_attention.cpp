@@ -68,7 +68,7 @@ class HeadsPlanner {
         std::vector<TensorPart> parts;
         if (gates_in_query()) {
             for (std::int64_t head = split_.first_head; head < split_.first_head + split_.num_heads; ++head)
-                parts.push_back(query_or_gate(2 * head + 1, ".weight", layer_.input_width));
+                parts.push_back(head_block(2, 2 * head + 1, ".weight", layer_.input_width));
         } else {
             parts.push_back(query_rows(names_.output_gate, ".weight", layer_.input_width));
         }
@@ -100,19 +100,40 @@ class HeadsPlanner {
                        split_.first_kv_head_of(heads_) * heads_.dim, split_.kv_width(heads_));
     }
     [[nodiscard]] bool gates_in_query() const { return layer_.kind.output_gate && names_.output_gate.empty(); }
-    /// gates_in_query: the queries of head i are the block 2 i of rows, its gates the block 2 i + 1.
-    [[nodiscard]] TensorPart query_or_gate(std::int64_t block, const char* suffix, std::int64_t columns) const {
-        return rows_of(layer_.from + names_.query + suffix, 2 * config_.num_heads * heads_.dim, columns,
+    /// Of a tensor with several blocks of rows for each head: its queries and their gates (gates_in_query), or its
+    /// queries, keys and values (QkvTensors::fused_by_head).
+    [[nodiscard]] TensorPart head_block(std::int64_t per_head, std::int64_t block, const char* suffix,
+                                        std::int64_t columns) const {
+        return rows_of(layer_.from + names_.query + suffix, per_head * config_.num_heads * heads_.dim, columns,
                        block * heads_.dim, heads_.dim);
     }
 
+    [[nodiscard]] std::vector<TensorPart> qkv_by_head(const char* suffix, std::int64_t columns) const {
+        std::vector<TensorPart> parts;
+        const auto blocks = [&](std::int64_t which, std::int64_t first, std::int64_t width) {
+            for (std::int64_t head = first; head < first + width / heads_.dim; ++head) {
+                const TensorPart block = head_block(3, 3 * head + which, suffix, columns);
+                if (which == 2) {
+                    parts.push_back(block);
+                } else {
+                    add_heads(parts, block, heads_.dim, layer_.kind.rope);
+                }
+            }
+        };
+        blocks(0, split_.first_head, split_.query_width(heads_));
+        blocks(1, split_.first_kv_head_of(heads_), split_.kv_width(heads_));
+        blocks(2, split_.first_kv_head_of(heads_), split_.kv_width(heads_));
+        return parts;
+    }
+
     [[nodiscard]] std::vector<TensorPart> qkv(const char* suffix, std::int64_t columns) const {
+        if (config_.files.qkv == QkvTensors::fused_by_head) return qkv_by_head(suffix, columns);
         const LayerConfig& kind = layer_.kind;
         std::vector<TensorPart> parts;
         const auto add = [&](const TensorPart& rows) { add_heads(parts, rows, heads_.dim, kind.rope); };
         if (gates_in_query()) {
             for (std::int64_t head = split_.first_head; head < split_.first_head + split_.num_heads; ++head)
-                add(query_or_gate(2 * head, suffix, columns));
+                add(head_block(2, 2 * head, suffix, columns));
         } else {
             add(fused(query_rows(names_.query, suffix, columns), suffix, 0));
         }
@@ -124,9 +145,9 @@ class HeadsPlanner {
         return parts;
     }
 
-    /// TensorLayout::fused_qkv: the same rows in the tensor of all three, where `before` rows come before them.
+    /// QkvTensors::fused: the same rows in the tensor of all three, where `before` rows come before them.
     [[nodiscard]] TensorPart fused(TensorPart part, const char* suffix, std::int64_t before) const {
-        if (!config_.files.fused_qkv) return part;
+        if (config_.files.qkv != QkvTensors::fused) return part;
         part.tensor = layer_.from + names_.query + suffix;
         part.rows = (config_.num_heads + 2 * heads_.num_kv_heads) * heads_.dim;
         part.first_row += before;

@@ -88,6 +88,7 @@ double read_share(const ExpertConfig& experts, std::int64_t rows);
 struct Weights {
     kernels::Matrix embedding;    // [vocab, embedding], vocabulary-parallel
     kernels::Matrix head;         // the same; empty if tied to the embedding
+    kernels::Buffer head_bias;    // f32 [vocab], likewise; empty if the model has none
     kernels::Matrix positions;    // [position_rows, hidden], replicated; empty if the model has no learned positions
     kernels::Matrix project_in;   // [hidden, embedding], replicated; empty if the two are equal
     kernels::Matrix project_out;  // [embedding, hidden], likewise

@@ -114,6 +114,9 @@ class Ends(nn.Module):
         c = json.loads((folder / "config.json").read_text())
         if "text_config" in c:
             raise SystemExit(f"{folder}/config.json: text_config: expected a text model, got one with images: not in this version")
+        others = ("cohere", "gemma", "gpt_neox", "granite", "nemotron", "opt", "phi", "stablelm", "starcoder2")
+        if c.get("model_type", "llama").startswith(others) and c["model_type"] != "phi3":
+            raise SystemExit(f"{folder}/config.json: model_type: expected embeddings, norms and a head like Llama's, got {c['model_type']}: not in this version")
         scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in ("default", "yarn"):

@@ -217,6 +217,13 @@ float largest_score(float* scores, std::int64_t count) {
     return Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
 }
 
+/// Caps the scores (KvLayout::score_cap) that a row sees, and hides those before its window.
+template <class Isa>
+void cap_and_hide(float* scores, std::int64_t hidden, std::int64_t visible, float cap) {
+    if (cap > 0.0F) soft_cap<Isa>(scores, cap, hidden, visible);
+    for (std::int64_t i = 0; i < hidden; ++i) scores[i] = -__builtin_inff();
+}
+
 /// Registers of probabilities that are computed together.
 template <class Isa>
 constexpr int probabilities_at_once = Isa::width == 16 ? 8 : 2;
@@ -454,7 +461,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         result.maximum[r] = -__builtin_inff();  // the state begins as empty if the row's window begins later
         if (!tile.sees_some(row)) continue;
         float* scores = scratch.scores + r * score_stride;
-        for (std::int64_t i = 0; i < tile.hidden(row); ++i) scores[i] = -__builtin_inff();
+        cap_and_hide<Isa>(scores, tile.hidden(row), tile.visible(row), tile.job.score_cap);
         result.maximum[r] = largest_score<Isa>(scores, tile.visible(row));
     }
     std::int64_t kept = 0;

@@ -189,7 +189,7 @@ void chunk_by_tiles(const ChunkTile<Isa, DotBf16Tiles<Isa>>& chunk, const std::u
         if (visible > hidden) {
             for (std::int64_t i = 0; i < padded_to_lanes(visible); i += Isa::width)
                 Isa::store(scores + i, Isa::mul(Isa::load(scores + i), scale));
-            for (std::int64_t i = 0; i < hidden; ++i) scores[i] = -__builtin_inff();
+            cap_and_hide<Isa>(scores, hidden, visible, chunk.job.score_cap);
             result.maximum[r] = largest_score<Isa>(scores, visible);
             result.sum[r] = probabilities_of_row<Isa, Dot, 1>(scores, visible, result.maximum[r], nothing);
             kept = P::keep(scores, tiled, visible, scratch.path_p, kept);

@@ -164,10 +164,10 @@ void CpuDevice::layer_norm(const float* x, const float* gain, const float* bias,
     run_rows(table_.layer_norm, job, num_rows, elements_per_thread);
 }
 
-void CpuDevice::relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                     std::int64_t out_stride) {
-    check_act_rows("relu", act, num_rows, width, out_stride);
-    run_rows(f == Relu::squared ? table_.relu_squared : table_.relu, rows_job(x, width, act, out, out_stride), num_rows,
+void CpuDevice::activate(Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                         std::byte* out, std::int64_t out_stride) {
+    check_act_rows("activate", act, num_rows, width, out_stride);
+    run_rows(table_.activate[static_cast<int>(f)], rows_job(x, width, act, out, out_stride), num_rows,
              4 * elements_per_thread);
 }
 

@@ -65,6 +65,7 @@ struct Avx2 {
     using Mask = Floats;
     /// x >= bound or NaN.
     static Mask not_below(Floats x, float bound) { return _mm256_cmp_ps(x, all(bound), _CMP_NLT_UQ); }
+    static Floats abs(Floats x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x); }
     static Floats negate(Floats x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0F)); }
     /// here ? x * 2^n : 0, for any x and n in the other lanes; `sum`: n + 1.5 * 2^23 (exp_constants.hpp).
     static Floats scale_where(Mask here, Floats x, Floats, Floats sum) {

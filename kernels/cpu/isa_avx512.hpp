@@ -38,6 +38,7 @@ struct Avx512 {
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     using Mask = __mmask16;
     static Mask not_below(Floats x, float bound) { return _mm512_cmp_ps_mask(x, all(bound), _CMP_NLT_UQ); }
+    static Floats abs(Floats x) { return _mm512_abs_ps(x); }
     static Floats negate(Floats x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0F)); }
     static Floats scale_where(Mask here, Floats x, Floats n, Floats) { return _mm512_maskz_scalef_ps(here, x, n); }
     static Floats round_bf16(Floats x) {

@@ -259,6 +259,7 @@ struct AttentionJob {
     std::int64_t head_stride;    ///< bytes from the keys of a KV head to those of the next
     std::int64_t values_offset;  ///< bytes from keys to values of the same head
     float scale;
+    float score_cap;     ///< KvLayout::score_cap
     const std::byte* q;  ///< [rows, q_heads, head_dim]
     const float* sinks;  ///< [q_heads]; nullptr: none
     bool act_bf16;
@@ -331,9 +332,9 @@ struct KernelTable {
     void (*add_rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*square_sums)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
-    void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
-    void (*relu_squared)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    /// By Activation.
+    void (*activate[num_activations])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     // By Gate.
     void (*gate_mul[num_gates])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*gate[num_gates])(const GatedJob& job);

@@ -76,6 +76,7 @@ inline AttentionJob attention_job(const KvLayout& layout, std::int64_t layer, st
             .head_stride = pages.head(0, 1) * element,
             .values_offset = pages.values() * element,
             .scale = 1.0F,
+            .score_cap = layout.score_cap,
             .q = nullptr,
             .sinks = nullptr,
             .act_bf16 = false,

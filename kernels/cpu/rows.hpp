@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/exp_constants.hpp"
+#include "kernels/gelu_constants.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -221,20 +222,6 @@ void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, 
 }
 
 template <class Isa>
-void relu_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
-    // The order of the operands keeps NaN: max returns its second one if either is NaN.
-    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return Isa::max(Isa::zero(), x); });
-}
-
-template <class Isa>
-void relu_squared_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
-    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) {
-        const auto positive = Isa::max(Isa::zero(), x);
-        return Isa::mul(positive, positive);
-    });
-}
-
-template <class Isa>
 void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }
@@ -248,8 +235,37 @@ template <class Isa, Gate gate>
     return Isa::mul(Isa::all(exp_constants::gelu_slope), Isa::mul(x, cubic));
 }
 
+template <class Isa>
+[[gnu::always_inline]] inline typename Isa::Floats gelu_exact(typename Isa::Floats x) {
+    namespace c = gelu_constants;
+    const auto a = Isa::abs(x);
+    const auto t = Isa::div(Isa::all(1.0F), Isa::fma(Isa::all(c::slope), a, Isa::all(1.0F)));
+    auto p = Isa::all(c::coefficient(c::degree));
+#pragma GCC unroll 8
+    for (int i = c::degree - 1; i >= 0; --i) p = Isa::fma(t, p, Isa::all(c::coefficient(i)));
+    typename Isa::Floats e[1] = {Isa::mul(Isa::all(-0.5F), Isa::mul(x, x))};
+    exps_of_bounded<Isa>(e);
+    const auto tail = Isa::mul(Isa::mul(t, p), e[0]);
+    return Isa::fma(Isa::negate(a), tail, Isa::max(Isa::zero(), x));
+}
+
+/// The order of the operands keeps NaN: max returns its second one if either is NaN.
+template <class Isa, Activation f>
+[[gnu::always_inline]] inline typename Isa::Floats activated(typename Isa::Floats x) {
+    if constexpr (f == Activation::gelu_exact) return gelu_exact<Isa>(x);
+    if constexpr (f == Activation::gelu)
+        return Isa::div(x, Isa::add(Isa::all(1.0F), exp_of<Isa>(gate_exponent<Isa, Gate::gelu>(x))));
+    const auto positive = Isa::max(Isa::zero(), x);
+    return f == Activation::relu_squared ? Isa::mul(positive, positive) : positive;
+}
+
+template <class Isa, Activation f>
+void activate_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return activated<Isa, f>(x); });
+}
+
 /// What a gate takes of its input, and what it is multiplied with. The order of the operands keeps NaN, as in
-/// relu_rows.
+/// `activated`.
 template <class Isa, Gate gate>
 [[gnu::always_inline]] inline typename Isa::Floats gate_input(typename Isa::Floats x) {
     if constexpr (gate != Gate::swiglu_oai) return x;

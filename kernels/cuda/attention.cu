@@ -15,8 +15,10 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
+/// The kernels for tensor cores have no soft cap.
 bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
-    return arithmetic != Arithmetic::exact && layout.dtype != DType::f32 && layout.head_dim <= 256;
+    return arithmetic != Arithmetic::exact && layout.dtype != DType::f32 && layout.head_dim <= 256 &&
+           layout.score_cap == 0.0F;
 }
 
 PlanShape plan_shape(const AttentionCall& call, const GpuProperties& gpu) {
@@ -173,6 +175,7 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .group_heads = shape.group_heads,
         .scale = scale,
         .log2_scale = scale * exp_constants::log2_e,
+        .score_cap = call.layout.score_cap,
         .outputs = outputs_.get<float>(stream, entries * call.q_heads * call.layout.head_dim),
         .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
     };

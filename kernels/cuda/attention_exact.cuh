@@ -301,6 +301,7 @@ class ExactUnit {
         float maximum = minus_infinity();
         for (int position = lane; position < seen; position += 16) {
             if (position < before) continue;
+            if (args_.score_cap > 0.0F) at(position) = soft_capped(at(position), args_.score_cap);
             if (at(position) > maximum) maximum = at(position);
         }
         maximum = largest_of_lanes(maximum);

@@ -27,6 +27,7 @@ struct AttentionArgs {
     int group_heads;
     float scale;       ///< 1 / sqrt(head_dim)
     float log2_scale;  ///< scale * log2 e
+    float score_cap;   ///< KvLayout::score_cap
     float* outputs;    ///< [entries, q_heads, head_dim]
     float2* softmax;   ///< [entries, q_heads]: maximum, sum
 

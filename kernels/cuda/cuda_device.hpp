@@ -112,8 +112,8 @@ class CudaDevice final : public Device, private DeltaRule {
                       DType act, std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                     std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
-    void relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-              std::int64_t out_stride) override;
+    void activate(Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                  std::int64_t out_stride) override;
     void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                     std::int64_t out_stride) override;
     void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

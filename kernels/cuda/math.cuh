@@ -37,6 +37,11 @@ __device__ __forceinline__ float exp_of(float x) {
     return x < c::lowest ? 0.0F : e.mantissa * e.power;
 }
 
+/// See Device::soft_cap.
+__device__ __forceinline__ float soft_capped(float x, float cap) {
+    return cap - 2.0F * cap / (1.0F + exp_of(__fmul_rn(x, 2.0F / cap)));
+}
+
 /// 1 + exp_of(x), for x from `lowest` to `highest`: the product is exact.
 __device__ __forceinline__ float one_plus_exp(float x) {
     const Exponential e(x);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/gate.cuh"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/math.cuh"
+#include "kernels/gelu_constants.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -238,6 +239,22 @@ struct PositiveSquared {
         return __fmul_rn(positive, positive);
     }
 };
+struct Gelu {
+    static constexpr int inputs = 1;
+    __device__ float operator()(float x, float /*none*/) const { return GeluMul()(x, 1.0F); }
+};
+struct GeluExact {
+    static constexpr int inputs = 1;
+    __device__ float operator()(float x, float none) const {
+        namespace c = gelu_constants;
+        const float a = fabsf(x), t = 1.0F / __fmaf_rn(c::slope, a, 1.0F);
+        float p = c::coefficient(c::degree);
+#pragma unroll
+        for (int i = c::degree - 1; i >= 0; --i) p = __fmaf_rn(t, p, c::coefficient(i));
+        const float tail = __fmul_rn(__fmul_rn(t, p), exp_of(__fmul_rn(-0.5F, __fmul_rn(x, x))));
+        return __fmaf_rn(-a, tail, Positive()(x, none));
+    }
+};
 struct AsIs {
     static constexpr int inputs = 1;
     __device__ float operator()(float x, float /*none*/) const { return x; }
@@ -316,10 +333,9 @@ __global__ void __launch_bounds__(max_row_threads) scale_kernel(float* x, float 
 }
 
 __global__ void __launch_bounds__(max_row_threads) soft_cap_kernel(float* x, float cap, std::int64_t count) {
-    const float slope = 2.0F / cap, twice = 2.0F * cap;
     const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
     for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
-        x[i] = cap - twice / (1.0F + exp_of(__fmul_rn(x[i], slope)));
+        x[i] = soft_capped(x[i], cap);
 }
 
 __global__ void __launch_bounds__(max_row_threads)
@@ -467,11 +483,13 @@ void CudaDevice::layer_norm(const float* x, const float* gain, const float* bias
     launch_norm(state_->stream, layer_norm_kernel<4>, layer_norm_kernel<1>, rows);
 }
 
-void CudaDevice::relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                      std::int64_t out_stride) {
-    check_act_rows("relu", act, num_rows, width, out_stride);
+void CudaDevice::activate(Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                          std::byte* out, std::int64_t out_stride) {
+    check_act_rows("activate", act, num_rows, width, out_stride);
     const Rows rows = rows_of(x, width, num_rows, width, act, out, out_stride);
-    if (f == Relu::squared) return launch_map<PositiveSquared>(state_->stream, rows);
+    if (f == Activation::gelu) return launch_map<Gelu>(state_->stream, rows);
+    if (f == Activation::gelu_exact) return launch_map<GeluExact>(state_->stream, rows);
+    if (f == Activation::relu_squared) return launch_map<PositiveSquared>(state_->stream, rows);
     launch_map<Positive>(state_->stream, rows);
 }
 

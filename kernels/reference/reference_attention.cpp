@@ -120,8 +120,10 @@ Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first
     std::vector<float> p;
     const std::int64_t visible = memory.row.first_visible(layout.window);
     for (std::int64_t position = first; position <= last; ++position) {
-        p.push_back(position < visible ? -std::numeric_limits<float>::infinity()
-                                       : score_of(memory, q, position, scale));
+        float score = -std::numeric_limits<float>::infinity();
+        if (position >= visible) score = score_of(memory, q, position, scale);
+        if (position >= visible && layout.score_cap > 0) score = soft_capped(score, layout.score_cap);
+        p.push_back(score);
         if (p.back() > chunk.maximum) chunk.maximum = p.back();
     }
     LaneSum denominator;

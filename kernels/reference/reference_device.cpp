@@ -8,6 +8,7 @@
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/gelu_constants.hpp"
 #include "kernels/quantized.hpp"
 #include "kernels/reference/reference_math.hpp"
 #include "kernels/reference/reference_quantized.hpp"
@@ -150,8 +151,7 @@ void ReferenceDevice::scale(float* x, float factor, std::int64_t count) {
 
 void ReferenceDevice::soft_cap(float* x, float cap, std::int64_t count) {
     const FlushDenormals flush;
-    const float slope = 2.0F / cap;
-    for (std::int64_t i = 0; i < count; ++i) x[i] = cap - 2.0F * cap / (1.0F + exp_of(x[i] * slope));
+    for (std::int64_t i = 0; i < count; ++i) x[i] = soft_capped(x[i], cap);
 }
 
 void ReferenceDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
@@ -196,15 +196,44 @@ void ReferenceDevice::layer_norm(const float* x, const float* gain, const float*
     }
 }
 
-void ReferenceDevice::relu(Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                           std::int64_t out_stride) {
-    check_act_rows("relu", act, num_rows, width, out_stride);
+namespace {
+
+float gated(Gate gate, float x, float up);
+
+float gelu_exact(float x) {
+    namespace c = gelu_constants;
+    const float a = std::fabs(x), t = 1.0F / std::fma(c::slope, a, 1.0F);
+    float p = c::coefficient(c::degree);
+    for (int i = c::degree - 1; i >= 0; --i) p = std::fma(t, p, c::coefficient(i));
+    const float tail = t * p * exp_of(-0.5F * (x * x));
+    return std::fma(-a, tail, 0.0F > x ? 0.0F : x);
+}
+
+float activated(Activation f, float x) {
+    const float positive = 0.0F > x ? 0.0F : x;
+    switch (f) {
+        case Activation::relu:
+            return positive;
+        case Activation::relu_squared:
+            return positive * positive;
+        case Activation::gelu:
+            return gated(Gate::gelu, x, 1.0F);
+        case Activation::gelu_exact:
+            break;
+    }
+    return gelu_exact(x);
+}
+
+}  // namespace
+
+void ReferenceDevice::activate(Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                               std::byte* out, std::int64_t out_stride) {
+    check_act_rows("activate", act, num_rows, width, out_stride);
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
         std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
-            const float value = x[r * width + i], positive = 0.0F > value ? 0.0F : value;
-            store_rounded(out_row, act, i, f == Relu::squared ? positive * positive : positive);
+            store_rounded(out_row, act, i, activated(f, x[r * width + i]));
         }
         zero_columns(out_row, act, width, out_stride);
     }

@@ -28,6 +28,11 @@ inline float exp_of(float x) {
     return x < c::lowest ? 0.0F : mantissa * power;
 }
 
+/// See Device::soft_cap.
+inline float soft_capped(float x, float cap) {
+    return cap - 2.0F * cap / (1.0F + exp_of(x * (2.0F / cap)));
+}
+
 /// Sums of 1, 2, 4 or 8 slices, added as a balanced tree.
 inline float tree_of_slices(std::array<float, 8> sums, int num_slices) {
     const auto count = static_cast<std::size_t>(num_slices);

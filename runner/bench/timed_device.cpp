@@ -127,9 +127,9 @@ void TimedDevice::layer_norm(const float* x, const float* gain, const float* bia
     timed("norms", 0, 0, [&] { inner_.layer_norm(x, gain, bias, eps, num_rows, dim, act, out, out_stride); });
 }
 
-void TimedDevice::relu(kernels::Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
-                       std::byte* out, std::int64_t out_stride) {
-    timed("relu", 0, 0, [&] { inner_.relu(f, x, num_rows, width, act, out, out_stride); });
+void TimedDevice::activate(kernels::Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                           std::byte* out, std::int64_t out_stride) {
+    timed("activation", 0, 0, [&] { inner_.activate(f, x, num_rows, width, act, out, out_stride); });
 }
 
 void TimedDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

@@ -230,12 +230,18 @@ static void check_identity(const RunFolder& folder, const Settings& settings, co
     try {
         compare(folder, read_keys(json.at("keys"), settings), key_values(settings), settings.allow_device_change);
         if (extensions) compare_extensions(folder, json.at("extensions"), settings);
-        for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
+        const auto recorded = json.at("fingerprints").get<Fingerprints>();
+        const auto changed = [&](const std::string& name, const std::string& value) {
             const auto now = fingerprints.find(name);
-            if (now == fingerprints.end() || now->second == value) continue;
-            if (name == "numerics") refuse(folder, name, value, now->second, other_version);
-            refuse(folder, name, "contents with fingerprint " + value, "changed contents, " + now->second,
-                   "restore them, or take another output");
+            return now != fingerprints.end() && now->second != value;
+        };
+        constexpr const char* version = "numerics";  // another one may have other fingerprints of the same contents
+        if (const auto found = recorded.find(version); found != recorded.end() && changed(version, found->second))
+            refuse(folder, version, found->second, fingerprints.at(version), other_version);
+        for (const auto& [name, value] : recorded) {
+            if (changed(name, value))
+                refuse(folder, name, "contents with fingerprint " + value, "changed contents, " + fingerprints.at(name),
+                       "restore them, or take another output");
         }
     } catch (const Json::exception& error) {
         throw InputError(file, "", "the identity of a run", error.what(), lost_identity);

@@ -177,7 +177,7 @@ TEST(ConfigFamilies, Phi3RotatesAPartOfAHead) {
     const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
         "short_factor": [1, 1.5, 2], "long_factor": [1, 2, 4]}})");
-    EXPECT_TRUE(config.files.fused_qkv && config.files.fused_gate_up);
+    EXPECT_TRUE(config.files.qkv == QkvTensors::fused && config.files.fused_gate_up);
     EXPECT_EQ(config.rope().rotary_dims, 6);
     EXPECT_EQ(config.rope().factor, 2.0);
     EXPECT_EQ(config.rope().long_factors, (std::vector<double>{1, 2, 4}));
@@ -234,7 +234,7 @@ TEST(ConfigFamilies, Glm4RotatesPairsSideBySide) {
         "rms_norm_eps": 1e-05, "num_key_value_heads": "DELETE"})");
     EXPECT_EQ(config.num_kv_heads, 2) << "the class's default";
     EXPECT_TRUE(config.files.fused_gate_up);
-    EXPECT_FALSE(config.files.fused_qkv);
+    EXPECT_EQ(config.files.qkv, QkvTensors::separate);
     EXPECT_EQ(config.layer(1).norm_place, NormPlace::both);
     EXPECT_TRUE(config.layer(1).qkv_bias);
     EXPECT_FALSE(config.layer(1).output_bias || config.layer(1).head_norm);
@@ -393,6 +393,85 @@ TEST(ConfigFamilies, GraniteHasFactors) {
     EXPECT_EQ(config.max_positions, 4096) << "stretched as Llama's";
     EXPECT_NEAR(load_family("granite", "GraniteForCausalLM", "{}").rope().score_scale, std::sqrt(8.0), 1e-12)
         << "the class's default is 1, not 1 / sqrt(head_dim)";
+}
+
+/// Pythia, but for its sizes; then as transformers 5 writes GPT-NeoX-20B, whose activation is the other GELU.
+TEST(ConfigFamilies, GptNeoxHasAnMlpBesideAttentionWithANormOfItsOwn) {
+    const ModelConfig pythia = load_family("gpt_neox", "GPTNeoXForCausalLM", R"({"num_key_value_heads": "DELETE",
+        "hidden_act": "gelu", "rotary_pct": 0.5, "rotary_emb_base": 5000, "rope_theta": "DELETE",
+        "layer_norm_eps": 0.001, "use_parallel_residual": true})");
+    const LayerConfig& layer = pythia.layer(0);
+    EXPECT_TRUE(layer.parallel && !layer.gated && layer.qkv_bias && layer.output_bias && layer.mlp_bias);
+    EXPECT_EQ(layer.activation, Activation::gelu_exact);
+    EXPECT_EQ(layer.norm, NormKind::layer);
+    EXPECT_EQ(pythia.norm_eps, 0.001);
+    EXPECT_EQ(pythia.rope().theta, 5000.0);
+    EXPECT_EQ(pythia.rope().rotary_dims, 4);
+    EXPECT_EQ(pythia.num_kv_heads, 8);
+    EXPECT_EQ(pythia.files.qkv, QkvTensors::fused_by_head);
+    EXPECT_FALSE(pythia.tied_embeddings || pythia.head_bias);
+    const ModelConfig neox = load_family("gpt_neox", "GPTNeoXForCausalLM", R"({"num_key_value_heads": "DELETE",
+        "hidden_act": "gelu_fast", "use_parallel_residual": false, "attention_bias": false,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000, "partial_rotary_factor": 0.25}})");
+    EXPECT_TRUE(!neox.layer(0).parallel && !neox.layer(0).qkv_bias && neox.layer(0).mlp_bias);
+    EXPECT_EQ(neox.layer(0).activation, Activation::gelu);
+    EXPECT_EQ(neox.rope().theta, 20000.0);
+    EXPECT_EQ(neox.rope().rotary_dims, 2);
+}
+
+TEST(ConfigFamilies, PhiHasABiasOnItsLogits) {
+    const ModelConfig config = load_family("phi", "PhiForCausalLM", R"({"hidden_act": "gelu_new",
+        "partial_rotary_factor": 0.25})");
+    EXPECT_TRUE(config.head_bias && config.layer(0).parallel && config.layer(0).mlp_bias);
+    EXPECT_EQ(config.layer(0).activation, Activation::gelu);
+    EXPECT_EQ(config.rope().rotary_dims, 2);
+    EXPECT_EQ(load_family("phi", "PhiForCausalLM", R"({"hidden_act": "gelu_new"})").rope().rotary_dims, 4)
+        << "the class's default";
+}
+
+TEST(ConfigFamilies, Starcoder2HasAWindowEverywhere) {
+    const ModelConfig config = load_family("starcoder2", "Starcoder2ForCausalLM", R"({"norm_epsilon": 0.001,
+        "hidden_act": "gelu_pytorch_tanh", "sliding_window": 100, "tie_word_embeddings": "DELETE"})");
+    EXPECT_EQ(config.norm_eps, 0.001);
+    EXPECT_TRUE(config.tied_embeddings) << "the class's default";
+    EXPECT_TRUE(config.layer(0).qkv_bias && config.layer(0).output_bias && config.layer(0).mlp_bias);
+    EXPECT_EQ(config.layer(0).attention_window, 100);
+    EXPECT_EQ(config.layer(1).attention_window, 100);
+}
+
+TEST(ConfigFamilies, StableLmAndMinitron) {
+    const ModelConfig stable = load_family("stablelm", "StableLmForCausalLM", R"({"use_qkv_bias": true,
+        "hidden_act": "silu"})");
+    EXPECT_TRUE(stable.layer(0).gated && stable.layer(0).qkv_bias && !stable.layer(0).output_bias);
+    EXPECT_EQ(stable.layer(0).norm, NormKind::layer);
+    EXPECT_EQ(stable.rope().rotary_dims, 2) << "the class's default";
+    const ModelConfig minitron = load_family("nemotron", "NemotronForCausalLM", R"({"hidden_act": "relu2",
+        "norm_eps": 0.001})");
+    EXPECT_TRUE(minitron.files.norm_adds_one && !minitron.layer(0).gated && !minitron.layer(0).mlp_bias);
+    EXPECT_EQ(minitron.layer(0).activation, Activation::relu_squared);
+    EXPECT_EQ(minitron.norm_eps, 0.001);
+    EXPECT_EQ(minitron.rope().rotary_dims, 4) << "the class's default";
+}
+
+/// Gemma 2 27B, but for its sizes; then with its caps turned off.
+TEST(ConfigFamilies, Gemma2HasSoftCaps) {
+    const ModelConfig config = load_family("gemma2", "Gemma2ForCausalLM", R"({"head_dim": 16,
+        "query_pre_attn_scalar": 4, "sliding_window": 100, "attn_logit_softcapping": 40.0})");
+    EXPECT_EQ(config.score_cap, 40.0);
+    EXPECT_EQ(config.logit_cap, 30.0) << "the class's default";
+    EXPECT_EQ(config.rope().score_scale, 2.0);
+    EXPECT_EQ(config.layer(0).attention_window, 100);
+    EXPECT_EQ(config.layer(1).attention_window, 0);
+    EXPECT_EQ(config.layer(0).norm_place, NormPlace::both);
+    EXPECT_TRUE(config.files.norm_adds_one && config.tied_embeddings && !config.layer(0).head_norm);
+    const ModelConfig off = load_family("gemma2", "Gemma2ForCausalLM", R"({"attn_logit_softcapping": null,
+        "final_logit_softcapping": null})");
+    EXPECT_EQ(off.score_cap, 0.0);
+    EXPECT_EQ(off.logit_cap, 0.0);
+    const ModelConfig first = load_family("gemma", "GemmaForCausalLM", R"({"hidden_act": "gelu"})");
+    EXPECT_EQ(first.layer(0).activation, Activation::gelu) << "a name of the first folders";
+    EXPECT_EQ(first.layer(0).norm_place, NormPlace::before);
+    EXPECT_EQ(first.score_cap, 0.0);
 }
 
 /// Command R7B, but for its sizes; then Aya Expanse 8B.

@@ -41,7 +41,6 @@ TEST(Config, PlainLlama) {
     EXPECT_EQ(config.rope().theta, 10000.0);
     EXPECT_EQ(config.dtype, "bfloat16");
     EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
-    EXPECT_EQ(config.bos_id, 1);
     const std::int64_t layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172 + 2 * 64;
     EXPECT_EQ(num_parameters(config), 2 * 1000 * 64 + 2 * layer + 64);
 }
@@ -55,7 +54,6 @@ TEST(Config, DefaultsOfHuggingFace) {
     EXPECT_EQ(config.norm_eps, 1e-6);
     EXPECT_EQ(config.dtype, "");
     EXPECT_TRUE(config.eos_ids.empty());
-    EXPECT_EQ(config.bos_id, -1);
 }
 
 TEST(Config, Qwen2HasBiasesOnQueryKeyAndValue) {
@@ -95,7 +93,6 @@ TEST(Config, Opt) {
     EXPECT_EQ(config.embedding_width(), 64);
     EXPECT_EQ(config.dtype, "float16");
     EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
-    EXPECT_EQ(config.bos_id, 2);
     const std::int64_t layer = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 130 * 64 + 2 * layer + 2 * 64);
     EXPECT_FALSE(load_opt(R"({"enable_bias": false})").layer(0).mlp_bias);
@@ -233,9 +230,9 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 const BadConfig bad_configs[] = {
     // Architecture.
     {R"({"model_type": "mamba"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "olmoe", "exaone4", "exaone_moe", "ernie4_5", "ernie4_5_moe", "dots1", "solar_open", "hy_v3", "minimax_m2", "granite", "granitemoe", "granitemoehybrid", "arcee", "afmoe", "youtu", "cohere", "cohere2", "nemotron_h", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got "mamba")"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "olmoe", "exaone4", "exaone_moe", "ernie4_5", "ernie4_5_moe", "dots1", "solar_open", "hy_v3", "minimax_m2", "granite", "granitemoe", "granitemoehybrid", "arcee", "afmoe", "youtu", "cohere", "cohere2", "nemotron_h", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "gemma", "gemma2", "gpt_neox", "phi", "starcoder2", "stablelm", "nemotron", "phi3" or "opt", got "mamba")"},
     {R"({"model_type": "DELETE"})",
-     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "olmoe", "exaone4", "exaone_moe", "ernie4_5", "ernie4_5_moe", "dots1", "solar_open", "hy_v3", "minimax_m2", "granite", "granitemoe", "granitemoehybrid", "arcee", "afmoe", "youtu", "cohere", "cohere2", "nemotron_h", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "phi3" or "opt", got nothing)"},
+     R"(model_type: expected "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5_text", "qwen3_5", "qwen2_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "mistral", "mistral3", "ministral3", "mixtral", "glm", "glm4", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "smollm3", "seed_oss", "olmo2", "olmo3", "olmoe", "exaone4", "exaone_moe", "ernie4_5", "ernie4_5_moe", "dots1", "solar_open", "hy_v3", "minimax_m2", "granite", "granitemoe", "granitemoehybrid", "arcee", "afmoe", "youtu", "cohere", "cohere2", "nemotron_h", "gpt_oss", "gemma3_text", "gemma3", "gemma4_text", "gemma4", "gemma", "gemma2", "gpt_neox", "phi", "starcoder2", "stablelm", "nemotron", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",
@@ -327,7 +324,6 @@ const BadConfig bad_configs[] = {
     {R"({"eos_token_id": 1000})", "eos_token_id: expected an integer from 0 to 999, got 1000"},
     {R"({"eos_token_id": [2, -1]})", "eos_token_id: expected an integer from 0 to 999, got -1"},
     {R"({"eos_token_id": "</s>"})", R"(eos_token_id: expected an integer from 0 to 999, got "</s>")"},
-    {R"({"bos_token_id": 128000})", "bos_token_id: expected an integer from 0 to 999, got 128000"},
     // Rope.
     {R"({"rope_theta": 1})", "rope_theta: expected a number above 1.0, at most 1e+30, got 1"},
     {R"({"rope_theta": -10000.0})", "rope_theta: expected a number above 1.0, at most 1e+30, got -10000.0"},

@@ -362,6 +362,11 @@ TEST(Eagle, FoldersWithFaultsAreRefusedInOneLine) {
         EXPECT_NE(line.find("model_type: expected a layer of attention with an MLP behind it"), std::string::npos)
             << line;
     }
+    for (const char* family : {"stablelm", "nemotron"}) {
+        const std::string line = message(std::string(LONGHAUL_TEST_DATA "/parity/") + family);
+        EXPECT_NE(line.find("model_type: expected a layer with RMS norms as Llama has them"), std::string::npos)
+            << line;
+    }
     const auto opt = Model::load(LONGHAUL_TEST_DATA "/parity/opt-bf16", Precision::bf16, *device, *group);
     EXPECT_THROW(DraftLayer(TensorsFolder(layer_tensors(), layer_config).path(), *opt, find_draft_method("eagle")),
                  InputError);

@@ -292,7 +292,8 @@ TEST_P(LongTexts, RankedDraftsGiveOneText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LongTexts,
-                         ::testing::Values("mistral-window", "gemma3-modern", "gemma4", "gemma4-e2b", "qwen3.5"),
+                         ::testing::Values("mistral-window", "gemma2", "gemma3-modern", "gemma4", "gemma4-e2b",
+                                           "qwen3.5"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
@@ -308,7 +309,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Families,
                                            "exaone4", "exaone-moe", "ernie4.5", "ernie4.5-moe", "granite4",
                                            "granite4-h", "granite-moe", "olmoe", "dots1", "solar-open", "hy-v3",
                                            "qwen2.5-vl", "qwen3-vl-moe", "nemotron-h", "nemotron3",
-                                           "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2"),
+                                           "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2",
+                                           "gpt-neox", "phi", "starcoder2", "stablelm", "nemotron", "gemma", "gemma2"),
                          [](const auto& info) {
                              std::string name = info.param;
                              for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <set>
 #include <string>
 
 #include "engine/json.hpp"
@@ -36,46 +37,52 @@ struct Expected {
 };
 
 const Expected models[] = {
-    {"llama-default", 0xf5864a87575b9783U, 52544, 56576, 474368, 156288},
-    {"llama-default-bf16", 0x9174516341e1ab3bU, 52544, 56576, 474368, 156288},
-    {"llama-linear", 0x1a979b1779080a19U, 24224, 28288, 355456, 124288},
-    {"llama-llama3", 0xd1add021b452aa7fU, 26272, 28288, 389248, 124288},
-    {"llama-llama3-fp16", 0x71fa5fec4876bc43U, 26272, 28288, 389248, 124288},
-    {"llama-modern", 0xe96c2e07f4d409f3U, 29952, 32896, 442496, 124288},
-    {"llama-odd", 0xeeb7454c987ff7c2U, 33680, 82432, 448336, 120316},
-    {"llama-shards", 0x623789a2ed6223fbU, 29344, 31360, 439936, 124288},
-    {"llama-yarn", 0x18a3af5a3dfca650U, 26272, 28288, 389248, 124288},
-    {"llama-yarn-bf16", 0xb9d13c243d955205U, 26272, 28288, 389248, 124288},
-    {"opt", 0x53376b597c6efd44U, 21264, 28096, 281600, 95488},
-    {"opt-bf16", 0x800619c2c32a5fceU, 21264, 28096, 281600, 95488},
-    {"opt-fp16", 0x1b42c43ca37939faU, 21264, 28096, 281600, 95488},
-    {"opt-post-norm-bf16", 0xc156c6707cd9e531U, 21328, 31168, 308800, 95488},
-    {"qwen2", 0x26b8dfa65b15e175U, 20256, 22400, 322176, 111488},
-    {"qwen3-moe", 0x5b0576c22a2a8fc1U, 49744, 63168, 947904, 213888},
-    {"mixtral", 0x7e1de87a5093ddf6U, 31136, 38016, 609408, 149888},
-    {"gemma4", 0xaeebdde02e619807U, 43652, 50704, 661520, 188288},
-    {"gemma4-moe", 0x2b5fb3ae2cf52acaU, 35484, 44016, 695792, 226688},
-    {"gemma4-e2b", 0x8d9b60fc4179d404U, 52978, 62408, 805576, 197888},
-    {"gemma4-e2b-bf16", 0xa50648144c778797U, 52978, 62408, 805576, 197888},
-    {"qwen3.5", 0x96e2e150c4a47793U, 110688, 118016, 1441152, 559488},
-    {"qwen3-next", 0x1164341849bb3c85U, 81872, 92640, 1299520, 460288},
-    {"qwen3.5-moe", 0x224fe73977a45a11U, 48224, 56416, 885376, 348288},
-    {"qwen3.5-moe-fp8", 0x8215d3b1c4fcb172U, 48224, 56416, 885376, 348288},
-    {"qwen2-moe", 0xe2a3b02f8e6783efU, 31456, 38656, 694784, 146688},
-    {"exaone4", 0xb3360be9302ab412U, 19448, 22496, 355808, 79488},
-    {"ernie4.5-moe", 0x7d7ea9de4f77e7afU, 23462, 30488, 541976, 153088},
-    {"granite4", 0xf2d5ec4fd923d576U, 13984, 16000, 254080, 79488},
-    {"granite4-h", 0x60e47bd790bf1b8aU, 51920, 85216, 1252672, 373888},
-    {"qwen3-vl-moe", 0xd698fa10f5b7d439U, 26624, 35200, 609664, 181888},
-    {"hy-v3", 0xae97bdadcc7fc60dU, 19541, 25620, 457236, 153088},
-    {"nemotron-h", 0x42a5eca042d9f57fU, 57840, 73056, 896960, 373888},
-    {"nemotron3", 0x5b383a07ba24f8cdU, 54500, 69472, 990352, 242688},
-    {"nemotron3-latent-modern", 0x3acac51ccf24d303U, 31378, 42672, 591688, 297088},
-    {"arcee", 0x3bc138396d027ac2U, 20640, 22144, 287872, 111488},
-    {"afmoe", 0xa8583f0b80b95d8dU, 37861, 46676, 694356, 188288},
-    {"youtu", 0x9b47a02433dee861U, 44864, 53504, 507648, 516096},
-    {"cohere2", 0x51271391e4c13c35U, 20064, 22272, 321792, 124288},
-    {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
+    {"llama-default", 0x7fcf8af4388d412bU, 52544, 56576, 474368, 156288},
+    {"llama-default-bf16", 0x9e6b38411f7d2566U, 52544, 56576, 474368, 156288},
+    {"llama-linear", 0x3221ee8e8ce8a3eU, 24224, 28288, 355456, 124288},
+    {"llama-llama3", 0x67451bd42a0dd734U, 26272, 28288, 389248, 124288},
+    {"llama-llama3-fp16", 0x15f8459eb2674c17U, 26272, 28288, 389248, 124288},
+    {"llama-modern", 0xfb3d1555ff3a6a70U, 29952, 32896, 442496, 124288},
+    {"llama-odd", 0x453b797cc2593b1dU, 33680, 82432, 448336, 120316},
+    {"llama-shards", 0xb0fc6e9d52a8351aU, 29344, 31360, 439936, 124288},
+    {"llama-yarn", 0x8a73dd31dfcaf812U, 26272, 28288, 389248, 124288},
+    {"llama-yarn-bf16", 0xab946882e1379ba4U, 26272, 28288, 389248, 124288},
+    {"opt", 0x34d37ffee9c3fd07U, 21264, 28096, 281600, 95488},
+    {"opt-bf16", 0x6cdf5046e4f3bba8U, 21264, 28096, 281600, 95488},
+    {"opt-fp16", 0xbfe8ff1f219a9661U, 21264, 28096, 281600, 95488},
+    {"opt-post-norm-bf16", 0x62beac554c3740ceU, 21328, 31168, 308800, 95488},
+    {"qwen2", 0x62544f99895d3ffaU, 20256, 22400, 322176, 111488},
+    {"qwen3-moe", 0x93eaed3b14b9d0caU, 49744, 63168, 947904, 213888},
+    {"mixtral", 0x254b0b8bc3b0413cU, 31136, 38016, 609408, 149888},
+    {"gemma4", 0x10ab2ede154311cU, 43652, 50704, 661520, 188288},
+    {"gemma4-moe", 0x1b251912ea1b6305U, 35484, 44016, 695792, 226688},
+    {"gemma4-e2b", 0x8f2db4086bfbe937U, 52978, 62408, 805576, 197888},
+    {"gemma4-e2b-bf16", 0x4f0ebe881108659U, 52978, 62408, 805576, 197888},
+    {"qwen3.5", 0x8f889f0f084cb137U, 110688, 118016, 1441152, 559488},
+    {"qwen3-next", 0x94b0675b6093a70bU, 81872, 92640, 1299520, 460288},
+    {"qwen3.5-moe", 0x66731d3de1d819d1U, 48224, 56416, 885376, 348288},
+    {"qwen3.5-moe-fp8", 0x7d4e03151deb870bU, 48224, 56416, 885376, 348288},
+    {"qwen2-moe", 0x6d6a8607dce17348U, 31456, 38656, 694784, 146688},
+    {"exaone4", 0x95bf90c369d1b6f9U, 19448, 22496, 355808, 79488},
+    {"ernie4.5-moe", 0x2b4e991beb6dfd71U, 23462, 30488, 541976, 153088},
+    {"granite4", 0xecbf0831873ff548U, 13984, 16000, 254080, 79488},
+    {"granite4-h", 0x684de27474305bd6U, 51920, 85216, 1252672, 373888},
+    {"qwen3-vl-moe", 0xc9e0c2689c20ef7dU, 26624, 35200, 609664, 181888},
+    {"hy-v3", 0x4d22f57b35506876U, 19541, 25620, 457236, 153088},
+    {"nemotron-h", 0x5ee8653319789c7eU, 57840, 73056, 896960, 373888},
+    {"nemotron3", 0x7c1822325dca5dc6U, 54500, 69472, 990352, 242688},
+    {"nemotron3-latent-modern", 0x575af6f6c04462a8U, 31378, 42672, 591688, 297088},
+    {"arcee", 0x4eef3340160919b9U, 20640, 22144, 287872, 111488},
+    {"afmoe", 0x6fd17b0e50c1fbfeU, 37861, 46676, 694356, 188288},
+    {"youtu", 0x52852bb61589052aU, 44864, 53504, 507648, 516096},
+    {"cohere2", 0xfb15b811655f9611U, 20064, 22272, 321792, 124288},
+    {"gpt-neox", 0x60548ec8c028d757U, 22256, 24960, 340992, 111488},
+    {"phi", 0x40b13bd286b3789aU, 20177, 22596, 307876, 98716},
+    {"starcoder2", 0x6c37180f9f6114e1U, 16016, 18624, 239232, 85888},
+    {"stablelm", 0xc51b8cdc65c1183aU, 14848, 16256, 237568, 111488},
+    {"nemotron", 0x37d5e7c8e5c90bf8U, 16064, 17152, 237312, 124288},
+    {"gemma2", 0x8184287367698880U, 24352, 26752, 355968, 124288},
+    {"demo", 0xac59cde8ae6d1c2bU, 6951168, 6964224, 14615552, 1177088},
 };
 
 TEST(ModelPlan, IdentityAndSizesStayWhatTheyWere) {
@@ -99,6 +106,44 @@ TEST(ModelPlan, IdentityAndSizesStayWhatTheyWere) {
     }
 }
 
+TEST(ModelPlan, FieldsOfAllPartsCountInTheFingerprint) {
+    const ModelConfig plain = ModelConfig::load(LONGHAUL_TEST_DATA "/parity/llama-default");
+    std::vector<ModelConfig> others;
+    const auto changed = [&]() -> ModelConfig& { return others.emplace_back(plain); };
+    const auto layer_changed = [&]() -> LayerConfig& { return changed().layers.back(); };
+    changed().hidden_size += 16;
+    changed().eos_ids = {3};
+    changed().eos_ids = {2, 3};
+    changed().logits_scale = 0.5;
+    changed().head_bias = true;
+    changed().score_cap = 50.0;
+    changed().logit_cap = 50.0;
+    changed().model_type = "mistral";
+    changed().files.qkv = QkvTensors::fused;
+    changed().latent.nope_dim = 16;
+    changed().linear.taps = 4;
+    layer_changed().parallel = true;
+    layer_changed().qkv_bias = true;
+    layer_changed().output_bias = true;
+    layer_changed().activation = Activation::gelu;
+    layer_changed().rope.theta = 20000.0;
+    layer_changed().rope.long_factors = {2.0};
+    layer_changed().rope.short_factors = {2.0};
+    layer_changed().experts.count = 4;
+    layer_changed().experts.per_token = 4;
+    changed().layers = {plain.layer(0), plain.layer(1)};
+    others.back().layers[1].attention_window = 100;
+    changed().layers = {plain.layer(0), plain.layer(1)};
+    others.back().layers[0].attention_window = 100;
+    std::set<std::uint64_t> fingerprints{model_fingerprint(plain, 1), model_fingerprint(plain, 2)};
+    for (const ModelConfig& config : others) fingerprints.insert(model_fingerprint(config, 1));
+    EXPECT_EQ(fingerprints.size(), 2 + others.size());
+
+    ModelConfig layer_by_layer = plain;
+    layer_by_layer.layers = {plain.layer(0), plain.layer(1)};
+    EXPECT_EQ(model_fingerprint(layer_by_layer, 1), model_fingerprint(plain, 1)) << "one entry is that of all layers";
+}
+
 /// Layers for multi-token prediction stand behind the others in the files.
 TEST(ModelPlan, LayersForMultiTokenPredictionAreNotRead) {
     const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/glm4-moe";
@@ -119,7 +164,21 @@ TEST(ModelPlan, NormsAndBiasesThatTheConfigDeniesAreFaults) {
     const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/glm4-moe";
     ModelConfig config = ModelConfig::load(folder);
     for (LayerConfig& layer : config.layers) layer.qkv_bias = layer.head_norm = false;
-    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 2U * 5) << "in both layers with experts";
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 3U * 5) << "in each of three layers";
+}
+
+TEST(ModelPlan, BiasesOfDenseLayersThatTheConfigDeniesAreFaults) {
+    const std::filesystem::path folder = LONGHAUL_TEST_DATA "/parity/starcoder2";
+    ModelConfig config = ModelConfig::load(folder);
+    for (LayerConfig& layer : config.layers) layer.mlp_bias = false;
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 2U * 2);
+    for (LayerConfig& layer : config.layers) layer.output_bias = layer.qkv_bias = false;
+    const std::vector<std::string> faults = tensor_faults(config, SafetensorsFolder::open(folder));
+    ASSERT_EQ(faults.size(), 2U * 6);
+    EXPECT_TRUE(
+        faults.front().ends_with("model.layers.0.mlp.c_fc.bias: expected none of that name, as config.json "
+                                 "says, got one"))
+        << faults.front();
 }
 
 /// Writes zeros over the tensors of a file whose names end so.
@@ -146,7 +205,7 @@ TEST(ModelPlan, BiasesOfZerosMayBeDenied) {
     std::filesystem::copy(LONGHAUL_TEST_DATA "/parity/glm4-moe", folder);
     ModelConfig config = ModelConfig::load(folder);
     for (LayerConfig& layer : config.layers) layer.qkv_bias = false;
-    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 2U * 3);
+    EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)).size(), 3U * 3);
     clear_tensors(folder / "model.safetensors", ".bias");
     EXPECT_EQ(tensor_faults(config, SafetensorsFolder::open(folder)), std::vector<std::string>{});
     std::filesystem::remove_all(folder);

@@ -218,9 +218,9 @@ void RemoteDevice::layer_norm(const float* x, const float* gain, const float* bi
     });
 }
 
-void RemoteDevice::relu(kernels::Relu f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
-                        std::byte* out, std::int64_t out_stride) {
-    later([=, this, x = inner(x), out = inner(out)] { inner_->relu(f, x, num_rows, width, act, out, out_stride); });
+void RemoteDevice::activate(kernels::Activation f, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                            std::byte* out, std::int64_t out_stride) {
+    later([=, this, x = inner(x), out = inner(out)] { inner_->activate(f, x, num_rows, width, act, out, out_stride); });
 }
 
 void RemoteDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

@@ -92,8 +92,8 @@ class RemoteDevice final : public kernels::Device {
                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                     std::int64_t dim, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
-    void relu(kernels::Relu f, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,
-              std::byte* out, std::int64_t out_stride) override;
+    void activate(kernels::Activation f, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,
+                  std::byte* out, std::int64_t out_stride) override;
     void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
                     std::int64_t out_stride) override;
     void gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,

@@ -15,6 +15,7 @@ struct Case {
     bool tree;                ///< rows are nodes of a tree over the context; else its last tokens (prefill, decode)
     std::int64_t window = 0;  ///< KvLayout::window
     bool sinks = false;       ///< one for each query head, from far below the scores to far above
+    float score_cap = 0.0F;   ///< KvLayout::score_cap
 };
 
 inline std::ostream& operator<<(std::ostream& os, const Case& c) {
@@ -23,7 +24,7 @@ inline std::ostream& operator<<(std::ostream& os, const Case& c) {
                                           : "int8")
               << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads << " x " << c.group_heads << ", context "
               << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows") << ", window " << c.window
-              << (c.sinks ? ", sinks" : "");
+              << (c.sinks ? ", sinks" : "") << (c.score_cap > 0 ? ", soft cap" : "");
 }
 
 /// A tree of `num_nodes` over a context: parents (-1: the context) and, for each node, the slots of its path.
@@ -88,8 +89,12 @@ struct Scene {
     }
     /// The device's preferred layout.
     static KvLayout layout_on(const Device& device, const Case& c) {
-        KvLayout layout{
-            .dtype = c.dtype, .num_layers = 2, .window = c.window, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
+        KvLayout layout{.dtype = c.dtype,
+                        .num_layers = 2,
+                        .window = c.window,
+                        .score_cap = c.score_cap,
+                        .num_kv_heads = c.kv_heads,
+                        .head_dim = c.head_dim};
         layout.pages_together = device.kv_pages_together(layout);
         return layout;
     }

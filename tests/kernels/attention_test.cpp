@@ -43,6 +43,11 @@ std::vector<Case> cases() {
         }
         all.push_back({dtype, 64, 1, 8, 700, 1, true, 0, true});
         all.push_back({dtype, 64, 2, 4, 1300, 20, false, 128, true});
+        for (const float cap : {1.0F, 50.0F}) {
+            all.push_back({dtype, 64, 1, 2, 700, 1, false, 0, false, cap});
+            all.push_back({dtype, 32, 2, 4, 1300, 20, true, 100, true, cap});
+            all.push_back({dtype, 256, 1, 1, 530, 9, true, 0, false, cap});
+        }
         all.push_back({dtype, 18, 1, 5, 9000, 3, true, 0, true});  // more chunks than a warp of a GPU's merge has lanes
     }
     for (const std::int64_t rows : {1, 5})  // latent attention; so wide that a GPU has one page at a time
@@ -357,13 +362,14 @@ TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
 /// below that.
 TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
     const auto device = GetParam().make(1);
-    for (const auto& [dtype, window, sinks] : {std::tuple(DType::bf16, 0, false),
-                                               {DType::f32, 0, false},
-                                               {DType::f32, 7, false},
-                                               {DType::bf16, 150, false},
-                                               {DType::f32, 0, true},
-                                               {DType::bf16, 33, true}}) {
-        const Case c{dtype, 32, 1, 2, 700, 1, false, window};
+    for (const auto& [dtype, window, sinks, cap] : {std::tuple(DType::bf16, 0, false, 0.0F),
+                                                    {DType::f32, 0, false, 0.0F},
+                                                    {DType::f32, 7, false, 0.0F},
+                                                    {DType::bf16, 150, false, 0.0F},
+                                                    {DType::f32, 0, true, 0.0F},
+                                                    {DType::f32, 0, false, 0.5F},
+                                                    {DType::bf16, 33, true, 1.5F}}) {
+        const Case c{dtype, 32, 1, 2, 700, 1, false, window, false, cap};
         const std::int64_t first = window > 0 ? 700 - window : 0;
         Scene scene(*device, c, 300);
         if (sinks) scene.sinks = {-0.5F, 4.0F};
@@ -385,7 +391,8 @@ TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
                     score += static_cast<double>(load_as_f32(scene.q.data(), dtype, h * 32 + d)) *
                              static_cast<double>(load_as_f32(keys.data(), dtype, t * 32 + d));
                 }
-                p.push_back(score / std::sqrt(32.0));
+                score /= std::sqrt(32.0);
+                p.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
                 largest = std::max(largest, p.back());
             }
             double total = sinks ? std::exp(scene.sinks[static_cast<std::size_t>(h)] - largest) : 0.0;

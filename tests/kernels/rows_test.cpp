@@ -60,10 +60,12 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                     const OnDevice gains(device, gain), biases(device, bias);
                     device.layer_norm(in, gains.floats(), biases.floats(), 1e-5F, num_rows, width, act, out, stride);
                 })) << "layer_norm";
-                for (const Relu relu : {Relu::plain, Relu::squared}) {
+                for (const Activation f :
+                     {Activation::relu, Activation::relu_squared, Activation::gelu, Activation::gelu_exact}) {
                     ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
-                        device.relu(relu, in, num_rows, width, act, out, stride);
-                    })) << "relu";
+                        device.activate(f, in, num_rows, width, act, out, stride);
+                    })) << "activation "
+                        << static_cast<int>(f);
                 }
                 ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                     device.round_rows(in, num_rows, width, act, out, stride);
@@ -100,16 +102,55 @@ TEST_P(RowsTest, LayerNormIsAccurate) {
 TEST_P(RowsTest, ReluKeepsNanAndDropsWhatIsBelowZero) {
     constexpr float inf = std::numeric_limits<float>::infinity();
     const std::vector<float> x = {-1.0F, 0.0F, 2.5F, std::nanf(""), inf, -inf, -1e-30F, 3.0F, -7.0F};
-    const auto relu = [&](Relu f) {
+    const auto relu = [&](Activation f) {
         std::vector<float> out = output_of(*device_, x, 16 * 4, [&](Device& device, const float* in, std::byte* to) {
-                                     device.relu(f, in, 1, 9, DType::f32, to, 16);
+                                     device.activate(f, in, 1, 9, DType::f32, to, 16);
                                  }).values();
         EXPECT_TRUE(std::isnan(out[3]));
         out[3] = 0;
         return out;
     };
-    EXPECT_EQ(relu(Relu::plain), (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
-    EXPECT_EQ(relu(Relu::squared), (std::vector<float>{0, 0, 6.25F, 0, inf, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
+    EXPECT_EQ(relu(Activation::relu), (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
+    EXPECT_EQ(relu(Activation::relu_squared),
+              (std::vector<float>{0, 0, 6.25F, 0, inf, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_P(RowsTest, GeluKeepsNanAndSignsOfZeros) {
+    const std::vector<float> x = {0.0F, -0.0F, std::nanf(""), 1e-40F, -1e30F, 1e30F, -30.0F, 30.0F};
+    for (const Activation f : {Activation::gelu, Activation::gelu_exact}) {
+        const auto of = [&](Device& device) {
+            return output_of(device, x, 16 * 4,
+                             [&](Device& on, const float* in, std::byte* to) {
+                                 on.activate(f, in, 1, 8, DType::f32, to, 16);
+                             })
+                .values();
+        };
+        const std::vector<float> out = of(*device_), expected = of(*reference_);
+        EXPECT_TRUE(std::isnan(out[2]));
+        for (const std::size_t i : {0, 1, 3, 4, 5, 6, 7}) {
+            EXPECT_EQ(out[i], expected[i]) << x[i];
+            EXPECT_EQ(std::signbit(out[i]), std::signbit(expected[i])) << x[i];
+        }
+        EXPECT_EQ(out[5], 1e30F);
+        EXPECT_NEAR(out[6], 0.0F, 1e-36F);
+        EXPECT_EQ(out[7], 30.0F);
+    }
+}
+
+/// Against double precision.
+TEST_P(RowsTest, ExactGeluIsAccurate) {
+    constexpr std::int64_t width = 20'001;
+    std::vector<float> x(width);
+    for (std::int64_t i = 0; i < width; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i - 10'000) / 700.0F;
+    const OnDevice in(*device_, x);
+    Guarded to(*device_, (width + 15) / 16 * 64);
+    device_->activate(Activation::gelu_exact, in.floats(), 1, width, DType::f32, to.data(), (width + 15) / 16 * 16);
+    const std::vector<float> out = to.values();
+    for (std::size_t i = 0; i < width; ++i) {
+        const double exact = 0.5 * x[i] * std::erfc(-x[i] / std::sqrt(2.0));
+        ASSERT_NEAR(out[i], exact, std::max(2.4e-7, 6e-8 * std::fabs(x[i]))) << x[i];
+        ASSERT_NEAR(out[i], exact, std::max(1e-36, std::fabs(exact) * 6e-6)) << x[i];
+    }
 }
 
 /// Beyond the limits, and what is no number: gates in the first half, ups in the second.

@@ -24,7 +24,7 @@ from stored_weights import SCALED, quantized
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-ADDS_ONE = ("gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+ADDS_ONE = ("gemma", "gemma2", "nemotron", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 SEPARATE = ("qwen3_moe", "mixtral", "minimax_m2", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "qwen2_moe",
             "qwen3_next", "qwen3_5_moe_text")  # fmt: skip
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}  # others want aligned rows

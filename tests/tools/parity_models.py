@@ -327,6 +327,66 @@ COHERE2 = COHERE | {
     "sliding_window": 20,
     "sliding_window_pattern": 2,
 }
+GPT_NEOX = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "model_type": "gpt_neox",
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "hidden_act": "gelu",
+    "rotary_pct": 0.5,
+    "rotary_emb_base": 5000,
+    "rope_theta": None,
+    "layer_norm_eps": 1e-4,
+    "tie_word_embeddings": False,
+}
+PHI = {
+    "architectures": ["PhiForCausalLM"],
+    "model_type": "phi",
+    "head_dim": None,
+    "hidden_act": "gelu_new",
+    "partial_rotary_factor": 0.5,
+    "tie_word_embeddings": False,
+    "vocab_size": 97,
+}
+STARCODER2 = {
+    "architectures": ["Starcoder2ForCausalLM"],
+    "model_type": "starcoder2",
+    "num_attention_heads": 8,
+    "head_dim": None,
+    "hidden_act": "gelu_pytorch_tanh",
+    "norm_epsilon": 1e-4,
+    "sliding_window": 20,
+}
+STABLELM = {
+    "architectures": ["StableLmForCausalLM"],
+    "model_type": "stablelm",
+    "head_dim": None,
+    "num_hidden_layers": 1,
+    "use_qkv_bias": True,
+    "partial_rotary_factor": 0.25,
+    "tie_word_embeddings": False,
+}
+NEMOTRON = {
+    "architectures": ["NemotronForCausalLM"],
+    "model_type": "nemotron",
+    "hidden_act": "relu2",
+    "norm_eps": 1e-4,
+    "partial_rotary_factor": 0.5,
+    "num_hidden_layers": 1,
+    "tie_word_embeddings": False,
+}
+GEMMA = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_act": "gelu", "num_hidden_layers": 1}
+GEMMA2 = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    "hidden_act": None,
+    "num_attention_heads": 8,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,
+    "sliding_window": 20,
+    "attn_logit_softcapping": 4.0,
+    "final_logit_softcapping": 20.0,
+}
 # time_step_min: transformers limits the steps of whole texts by it, but not those of single tokens.
 NEMOTRON_H = {
     "architectures": ["NemotronHForCausalLM"],
@@ -532,6 +592,15 @@ MODELS = [
     Model("youtu", YOUTU, prompt=40, half=True),
     Model("cohere", COHERE, prompt=40, half=True),
     Model("cohere2", COHERE2, prompt=40, half=True),
+    Model("gpt-neox", GPT_NEOX, 300, prompt=40, saved=True, half=True),
+    Model("gpt-neox-sequential-modern", GPT_NEOX | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_fast",
+                                                    "num_hidden_layers": 1}, modern=True, half=True),
+    Model("phi", PHI, prompt=40, half=True),
+    Model("starcoder2", STARCODER2, prompt=40, half=True),
+    Model("stablelm", STABLELM, prompt=40, half=True),
+    Model("nemotron", NEMOTRON, prompt=40, half=True),
+    Model("gemma", GEMMA, prompt=40, half=True),
+    Model("gemma2", GEMMA2, 600, prompt=60, half=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
