@@ -23,7 +23,7 @@ cmake --preset asan >build-asan/configure.log 2>&1 || {
 }
 programs=("$@")
 if [ $# -eq 0 ]; then programs=(model_test engine_test kernels_test checkpoint_test model_files_test tokenizer_test); fi
-replays=(config_json safetensors tokenizer)
+replays=(config_json safetensors tokenizer tool_calls)
 cmake --build build-asan --target "${programs[@]}" "${replays[@]/%/_replay}"
 cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON -DLONGHAUL_TESTS=ON >build-asan/configure-gpu-races.log 2>&1 || {
   cat build-asan/configure-gpu-races.log >&2

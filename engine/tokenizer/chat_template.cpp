@@ -49,6 +49,7 @@ constexpr std::array<PublishedTemplate, 6> published_templates{
 struct FolderFiles {
     Tokens tokens;
     std::string chat_template;  ///< "" if there is none
+    std::string tool_template;  ///< for chats with tools; "": the same
     std::string place;          ///< file and field of the template, for error messages
 };
 
@@ -68,21 +69,23 @@ void add_tokens(const JsonView& file, Tokens& tokens) {
     }
 }
 
-/// "chat_template": a text, or a list of {"name", "template"}.
-std::string template_text(const JsonView& json, bool with_tools) {
-    if (json.is_null() || json.is_string()) return json.is_null() ? "" : json.string();
-    std::optional<std::string> text;
+/// Reads "chat_template": a text, or a list of {"name", "template"}.
+void read_templates(const JsonView& json, FolderFiles& files) {
+    if (json.is_null()) return;
+    if (json.is_string()) {
+        files.chat_template = json.string();
+        return;
+    }
     for (std::size_t i = 0; i < json.list().size(); ++i) {
         const JsonView entry = json.item(i);
         const std::string& name = entry.member("name").string();
-        if (name == "default" && !text) text = entry.member("template").string();
-        if (name == "tool_use" && with_tools) return entry.member("template").string();
+        if (name == "default" && files.chat_template.empty()) files.chat_template = entry.member("template").string();
+        if (name == "tool_use") files.tool_template = entry.member("template").string();
     }
-    if (!text) json.fail("a template named \"default\"", "none of that name");
-    return *text;
+    if (files.chat_template.empty()) json.fail("a template named \"default\"", "none of that name");
 }
 
-FolderFiles read_folder(const fs::path& folder, bool with_template, bool with_tools) {
+FolderFiles read_folder(const fs::path& folder, bool with_template) {
     FolderFiles files;
     std::error_code ignored;
     for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -93,13 +96,15 @@ FolderFiles read_folder(const fs::path& folder, bool with_template, bool with_to
         const JsonView root(json, file);
         add_tokens(root, files.tokens);
         if (!with_template || !files.chat_template.empty()) continue;
-        files.chat_template = template_text(root.member("chat_template"), with_tools);
+        read_templates(root.member("chat_template"), files);
         files.place = file + ": chat_template";
     }
     const fs::path jinja = folder / "chat_template.jinja";
     if (!with_template || !fs::exists(jinja, ignored)) return files;
     files.chat_template = read_file(jinja, max_template_bytes);
     files.place = jinja.string();
+    const fs::path of_tools = folder / "additional_chat_templates" / "tool_use.jinja";
+    files.tool_template = fs::exists(of_tools, ignored) ? read_file(of_tools, max_template_bytes) : "";
     return files;
 }
 
@@ -160,13 +165,20 @@ jinja::Value message_value(const ChatMessage& message) {
     std::vector<std::pair<Value, Value>> fields{{text("role"), text(message.role)},
                                                 {text("content"), std::move(content)}};
     if (message.reasoning_content) fields.emplace_back(text("reasoning_content"), text(*message.reasoning_content));
+    for (const auto& [name, json] : message.more) fields.emplace_back(text(name), jinja::value_of_json(json, name));
     return Value::dict(std::move(fields));
 }
 
-bool has_tools(const ChatOptions& options) {
-    return std::any_of(options.variables.begin(), options.variables.end(), [](const auto& variable) {
-        return variable.first == "tools" && !variable.second.is(jinja::Kind::none);
-    });
+bool has_calls(const ChatMessage& message) {
+    return std::any_of(message.more.begin(), message.more.end(),
+                       [](const auto& field) { return field.first == "tool_calls"; });
+}
+
+/// The variable `tools`; null: there is none. The first of several counts.
+const jinja::Value* find_tools(const jinja::Variables& variables) {
+    const auto found = std::find_if(variables.begin(), variables.end(),
+                                    [](const auto& variable) { return variable.first == "tools"; });
+    return found == variables.end() || found->second.is(jinja::Kind::none) ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -216,8 +228,20 @@ bool ChatTemplate::is_path(std::string_view text) {
     return text.ends_with(".jinja") || text.find('/') != std::string_view::npos;
 }
 
+/// A template reads a name if it stands anywhere but in a comment.
+ChatTemplate::Form ChatTemplate::form_of(const std::string& text, std::string place) {
+    std::string code = text;
+    for (std::size_t begin = code.find("{#"); begin != std::string::npos; begin = code.find("{#", begin)) {
+        const std::size_t end = code.find("#}", begin);
+        code.erase(begin, end == std::string::npos ? end : end + 2 - begin);
+    }
+    return {.parsed = jinja::Template::parse(text, std::move(place)),
+            .shows_tools = code.find("tools") != std::string::npos,
+            .shows_calls = code.find("tool_calls") != std::string::npos};
+}
+
 ChatTemplate ChatTemplate::load(std::string_view which, const fs::path& model_folder, ChatOptions options) {
-    FolderFiles files = read_folder(model_folder, which == "auto", has_tools(options));
+    FolderFiles files = read_folder(model_folder, which == "auto");
     std::string text(built_in_chat_template(which));
     std::string place = "chat-template " + std::string(which);
     std::string_view name = text.empty() ? std::string_view() : which;
@@ -238,10 +262,17 @@ ChatTemplate ChatTemplate::load(std::string_view which, const fs::path& model_fo
     // With variables or another date, a published template may differ from the built-in one.
     const bool plain = options.variables.empty() && options.today == jinja::Date();
     if (name.empty() && plain) name = published_name(text);
-    ChatTemplate made(jinja::Template::parse(text, std::move(place)));
+    ChatTemplate made(form_of(text, place));
     made.identity_ = name.empty() ? hash_identity(text, files.tokens) : complete_built_in(name, files.tokens);
     made.tokens_ = std::move(files.tokens);
     made.options_ = std::move(options);
+    if (which != "auto" || files.tool_template.empty()) return made;
+    made.identity_ += ", tool_use " + hex(hash_of(files.tool_template));
+    try {
+        made.tool_form_ = form_of(files.tool_template, place + " (tool_use)");
+    } catch (const InputError& error) {  // other chats do not need it
+        made.tool_fault_ = error.what();
+    }
     return made;
 }
 
@@ -249,6 +280,14 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::str
                                  const jinja::Variables& own) const {
     using jinja::Value;
     if (messages.empty()) throw InputError(label, "messages", "at least one message", "none");
+    const Value* const tools = find_tools(own);
+    if (tools != nullptr && !tool_fault_.empty()) throw Error(std::string(label) + ": tools: " + tool_fault_);
+    const Form& form = tool_form_ && tools != nullptr ? *tool_form_ : form_;
+    const char* const other = "name another one as chat-template";
+    if (!form.shows_tools && tools != nullptr && tools->truth())
+        throw InputError(label, "tools", "a chat template that shows them", "one that does not", other);
+    if (!form.shows_calls && std::any_of(messages.begin(), messages.end(), has_calls))
+        throw InputError(label, "messages", "a chat template that shows tool_calls", "one that does not", other);
     std::vector<Value> list;
     for (const ChatMessage& message : messages) list.push_back(message_value(message));
     jinja::Variables variables{{"messages", Value::list(std::move(list))},
@@ -259,7 +298,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::str
     variables.emplace_back("documents", Value::none());
     for (const auto& [name, token] : tokens_) variables.emplace_back(name, Value::text(token));
     try {
-        return template_.render(variables, {.today = options_.today});
+        return form.parsed.render(variables, {.today = options_.today});
     } catch (const jinja::Raised& error) {
         throw InputError(label, "messages", "messages that the chat template accepts",
                          std::string("\"") + error.what() + "\"");

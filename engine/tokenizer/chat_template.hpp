@@ -22,6 +22,8 @@ struct ChatMessage {
     /// What a model wrote before this answer, which templates of reasoning models may show; nullopt: the template sees
     /// no such field.
     std::optional<std::string> reasoning_content{};
+    /// Further fields that the template sees, with their values as JSON: "tool_calls", "tool_call_id", "name".
+    std::vector<std::pair<std::string, std::string>> more{};
 };
 
 /// What a template sees besides the messages and the model's tokens.
@@ -48,15 +50,17 @@ class ChatTemplate {
     static bool is_path(std::string_view text);
 
     /// Loads the template `which`: a built-in one, the path of a .jinja file, or "auto" for the template of the folder:
-    /// chat_template.jinja, else "chat_template" in tokenizer_config.json, which is a text or a list (the entry
-    /// "default" is used, or "tool_use" if there is a variable `tools`). The special tokens are those that the folder's
-    /// tokenizer files name; a built-in template takes the published ones if there are none. Throws InputError if there
-    /// is no such template, or a file is malformed or not supported.
+    /// chat_template.jinja, else "chat_template" in tokenizer_config.json, which is a text or a list (of the entries
+    /// "default", and "tool_use" for chats with a variable `tools`, which additional_chat_templates/tool_use.jinja may
+    /// have, too). The special tokens are those that the folder's tokenizer files name; a built-in template takes the
+    /// published ones if there are none. Throws InputError if there is no such template, or a file is malformed or not
+    /// supported.
     static ChatTemplate load(std::string_view which, const std::filesystem::path& model_folder,
                              ChatOptions options = {});
 
-    /// `label` names the messages in errors. Throws InputError if there are no messages, the template raises an
-    /// exception, or rendering fails (then it names file and line of the template). Thread-safe.
+    /// `label` names the messages in errors. Throws InputError if there are no messages, or tools or calls that the
+    /// template does not show, the template raises an exception, or rendering fails (then it names file and line of the
+    /// template). Thread-safe.
     [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label) const {
         return render(messages, label, options_.variables);
     }
@@ -70,9 +74,17 @@ class ChatTemplate {
     [[nodiscard]] const std::string& identity() const { return identity_; }
 
   private:
-    explicit ChatTemplate(jinja::Template parsed) : template_(std::move(parsed)) {}
+    /// A template, and what it shows of tools.
+    struct Form {
+        jinja::Template parsed;
+        bool shows_tools, shows_calls;
+    };
+    explicit ChatTemplate(Form form) : form_(std::move(form)) {}
+    static Form form_of(const std::string& text, std::string place);
 
-    jinja::Template template_;
+    Form form_;
+    std::optional<Form> tool_form_;                            ///< for chats with tools, if the folder has one for them
+    std::string tool_fault_;                                   ///< why it cannot be used
     std::vector<std::pair<std::string, std::string>> tokens_;  ///< bos_token, …
     ChatOptions options_;
     std::string identity_;

@@ -2,6 +2,7 @@
 #include "runner/data/batch_requests.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <set>
@@ -50,8 +51,9 @@ const std::map<std::string, Json>& neutral_values() {
                                                     {"best_of", 1},
                                                     {"echo", false},
                                                     {"suffix", ""},
-                                                    {"tools", Json::array()},
+                                                    {"tools", Json::array()},  // of completions
                                                     {"tool_choice", "none"},
+                                                    {"parallel_tool_calls", true},
                                                     {"functions", Json::array()},
                                                     {"function_call", "none"},
                                                     {"modalities", {"text"}},
@@ -73,9 +75,9 @@ const std::map<std::string, Json>& neutral_values() {
 
 /// Fields that never change an answer.
 const std::set<std::string>& ignored_fields() {
-    static const std::set<std::string> fields{
-        "user",     "metadata",   "store",      "service_tier",       "safety_identifier", "prompt_cache_key",
-        "priority", "request_id", "cache_salt", "parallel_tool_calls"};
+    static const std::set<std::string> fields{"user",         "metadata",          "store",
+                                              "service_tier", "safety_identifier", "prompt_cache_key",
+                                              "priority",     "request_id",        "cache_salt"};
     return fields;
 }
 
@@ -130,24 +132,32 @@ void check_neutral(const std::string& name, const Json& value, bool chat, const 
 }
 
 void check_members(const Json& message, const std::string& place) {
-    static const std::set<std::string> known{"role", "content", "reasoning_content"};
+    static const std::set<std::string> known{"role",       "content",      "reasoning_content",
+                                             "tool_calls", "tool_call_id", "name"};
     if (!message.is_object()) return;
     for (const auto& [name, value] : message.items()) {
-        if (!known.contains(name) && !value.is_null())
-            throw InputError(place, engine::printable(name), "only role, content and reasoning_content",
+        const bool is_empty = value.is_null() || (value.is_array() && value.empty());  // "annotations": []
+        if (!known.contains(name) && !is_empty)
+            throw InputError(place, engine::printable(name),
+                             "only role, content, reasoning_content, tool_calls, tool_call_id and name",
                              engine::describe(value));
     }
 }
 
 /// Text parts of a message are joined by line ends, as vLLM does for chat templates that take strings.
-std::vector<engine::ChatMessage> chat_messages(const Json& body, const std::string& where) {
+std::vector<engine::ChatMessage> chat_messages(const Json& body, const MemberText& text_of, const std::string& where) {
     const Json* json = engine::find_member(body, "messages", where, "body");
     if (json == nullptr || !json->is_array() || json->empty())
         throw InputError(where, "body.messages", "an array of messages",
                          json == nullptr ? "nothing" : engine::describe(*json));
     for (std::size_t i = 0; i < json->size(); ++i)
         check_members((*json)[i], where + ": body.messages[" + std::to_string(i) + "]");
-    std::vector<engine::ChatMessage> messages = messages_of(*json, where, "body.messages");
+    Json list = *json;
+    spell_arguments(list, [&] {
+        const std::array<std::string, 2> path{"body", "messages"};
+        return text_of(path);
+    });
+    std::vector<engine::ChatMessage> messages = messages_of(list, where, "body.messages");
     for (engine::ChatMessage& message : messages) {
         for (const std::string& part : message.parts)
             message.content += (&part == message.parts.data() ? "" : "\n") + part;
@@ -201,13 +211,14 @@ std::vector<std::int32_t> prompt_tokens(const Json& ids, const std::string& wher
     return tokens;
 }
 
-/// The settings of an item: the job's, with the fields of the body.
-std::shared_ptr<const Settings> settings_of(const Json& body, bool chat, const Settings& job,
-                                            const std::optional<std::int64_t>& top_logprobs, const MemberText& text_of,
-                                            const std::string& where) {
+/// The settings of an item: the job's, with the fields of the body but for those of tools.
+std::shared_ptr<Settings> settings_of(const Json& body, bool chat, const Settings& job,
+                                      const std::optional<std::int64_t>& top_logprobs, const MemberText& text_of,
+                                      const std::string& where) {
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [name, value] : body.items()) {
         if (value.is_null() || ignored_fields().contains(name) || own_fields().contains(name)) continue;
+        if (chat && is_tool_field(name)) continue;
         const auto key = key_fields().find(name);
         const bool is_limit = name == "top_k" || name == "thinking_token_budget";
         const bool turned_off = is_limit && value == -1;  // as in vLLM
@@ -237,14 +248,16 @@ void read_body(BatchRequest& request, const Json& body, const MemberText& text_o
     check_choices(body, job, where);
     check_lengths(body, where);
     request.top_logprobs = logprobs_of(body, request.chat, where);
-    request.settings = settings_of(body, request.chat, job, request.top_logprobs, text_of, where);
+    const auto settings = settings_of(body, request.chat, job, request.top_logprobs, text_of, where);
+    if (request.chat) request.tools = read_tools(*settings, body, text_of, where);
+    request.settings = settings;
     const char* const other = request.chat ? "prompt" : "messages";
     if (const Json* value = engine::find_member(body, other, where, "body")) {
         throw InputError(where, std::string("body.") + other,
                          "none with " + (request.chat ? chat_url : completions_url), engine::describe(*value));
     }
     if (request.chat) {
-        request.messages = chat_messages(body, where);
+        request.messages = chat_messages(body, text_of, where);
     } else if (const Json* given = engine::find_member(body, "prompt", where, "body");
                given != nullptr && given->is_array()) {
         request.prompt_tokens = prompt_tokens(*given, where);

@@ -12,6 +12,7 @@
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/dataset_records.hpp"
+#include "runner/data/request_tools.hpp"
 #include "runner/job/settings.hpp"
 
 namespace longhaul::runner {
@@ -25,6 +26,7 @@ struct BatchRequest {
     std::vector<std::int32_t> prompt_tokens;    ///< completions: instead of `prompt`; none is negative
     /// Log-probabilities wanted beside the chosen token's; nullopt: none at all.
     std::optional<std::int64_t> top_logprobs;
+    RequestTools tools;                        ///< chat
     std::shared_ptr<const Settings> settings;  ///< the job's, changed by the request
 };
 

@@ -173,6 +173,8 @@ class JsonRecords : public RecordSource {
         check_needed(fields, object, rows_->label(index));
         spell_numbers(fields, index);
         spell_schema(fields, index);
+        if (const auto messages = fields.find("messages"); messages != fields.end())
+            spell_arguments(*messages, [&] { return text_of_column(source_of("messages"), index); });
         return record_of(fields, rows_->label(index));
     }
 
@@ -184,16 +186,26 @@ class JsonRecords : public RecordSource {
     /// Makes texts of the numbers in row `index` that become part of prompts.
     virtual void spell_numbers(Json& /*fields*/, std::int64_t /*index*/) const {}
 
+    /// The column that a field is read from.
+    [[nodiscard]] std::string source_of(const std::string& field) const {
+        const auto renamed =
+            std::find_if(renamed_.begin(), renamed_.end(), [&](const auto& entry) { return entry.first == field; });
+        return renamed != renamed_.end() ? renamed->second : field;
+    }
+    /// The text of a column, which may be a path; "" if it has none.
+    [[nodiscard]] std::string text_of_column(const std::string& column, std::int64_t index) const {
+        const std::size_t dot = column.rfind('.');
+        if (dot != std::string::npos) return rows_->column_text(index, column.substr(0, dot), column.substr(dot + 1));
+        return rows_->text_of(index, std::span(&column, 1));
+    }
+
     /// Makes a text of the schema among the options: its members have an order, which `fields` do not keep. (Those of a
     /// table's structs come by their names.)
     void spell_schema(Json& fields, std::int64_t index) const {
         const auto options = fields.find("options");
         const bool has_schema = options != fields.end() && options->is_object() && options->contains("json-schema");
         if (!has_schema || !(*options)["json-schema"].is_object()) return;
-        const auto renamed =
-            std::find_if(renamed_.begin(), renamed_.end(), [](const auto& entry) { return entry.first == "options"; });
-        const std::string text =
-            rows_->column_text(index, renamed != renamed_.end() ? renamed->second : "options", "json-schema");
+        const std::string text = rows_->column_text(index, source_of("options"), "json-schema");
         Json& schema = (*options)["json-schema"];
         schema = text.empty() ? engine::json_text(schema) : text;
     }

@@ -152,14 +152,36 @@ class BatchAnswers {
 
     Ordered choice(const BatchRequest& request, const ResultRecord& sample) {
         Ordered choice{{"index", sample.key.sample}};
+        bool calls = false;
         if (request.chat) {
             choice["message"] = message(*request.settings, sample);
+            calls = move_calls(request, sample, choice["message"]);
         } else {
             choice["text"] = sample.text;
         }
         choice["logprobs"] = logprobs(request, sample);
-        choice["finish_reason"] = sample.finish_reason;
+        const bool chose_to_call = calls && request.tools.named.empty() && sample.finish_reason == "stop";
+        choice["finish_reason"] = chose_to_call ? "tool_calls" : sample.finish_reason;
         return choice;
+    }
+
+    /// Moves the calls of tools from a message's content to tool_calls. Returns whether there are any.
+    static bool move_calls(const BatchRequest& request, const ResultRecord& sample, Ordered& message) {
+        if (!message["content"].is_string()) return false;
+        ToolAnswer found = answer_with_tools(message["content"].get<std::string>(), request.tools);
+        if (found.calls.empty()) return false;
+        message["content"] = found.content.empty() ? Ordered() : Ordered(std::move(found.content));
+        constexpr std::size_t id_length = 9;  // chat templates of Mistral take no other ids
+        Ordered calls = Ordered::array();
+        for (ToolCall& call : found.calls) {
+            const std::string place = sample.id + ":" + std::to_string(sample.key.index) + ":" +
+                                      std::to_string(sample.key.sample) + ":" + std::to_string(calls.size());
+            calls.push_back({{"id", engine::hex(engine::hash_of(place)).substr(0, id_length)},
+                             {"type", "function"},
+                             {"function", {{"name", call.name}, {"arguments", std::move(call.arguments)}}}});
+        }
+        message["tool_calls"] = std::move(calls);
+        return true;
     }
 
     /// A chat's answer apart from its reasoning, as servers give them.

@@ -4,36 +4,10 @@
 #include <array>
 
 #include "engine/json.hpp"
-#include "runner/data/batch_requests.hpp"
-#include "runner/run/batch_answers.hpp"
-#include "runner/run/lease.hpp"
-#include "runner/run/run_folder.hpp"
-#include "tests/runner/dataset_fixture.hpp"
+#include "tests/runner/batch_fixture.hpp"
 
 namespace longhaul::runner {
 namespace {
-
-/// A line of the batch file; `fields` follow the model in the body.
-std::string request(const std::string& id, const std::string& url, const std::string& fields) {
-    return R"({"custom_id": ")" + id + R"(", "method": "POST", "url": "/v1/)" + url + R"(", "body": {"model": "m")" +
-           fields + "}}\n";
-}
-std::string completion(const std::string& id, const std::string& fields = "") {
-    return request(id, "completions", R"(, "prompt": "x")" + fields);
-}
-std::string chat(const std::string& id, const std::string& fields = "") {
-    return request(id, "chat/completions", R"(, "messages": [{"role": "user", "content": "Hi"}])" + fields);
-}
-
-struct BatchTest : DataSetTest {
-    Settings job(const std::string& lines) {
-        Settings job = settings("openai-batch", write("b.jsonl", lines));
-        job.model = folder_ / "model";
-        job.chat_template = "qwen2.5";
-        fs::create_directories(job.model);
-        return job;
-    }
-};
 
 TEST_F(BatchTest, RequestsArePromptsWithTheirOwnSettings) {
     const Settings settings = job(
@@ -190,11 +164,11 @@ TEST_F(BatchTest, RefusedFields) {
         {R"("top_logprobs": 1)", "top_logprobs: expected none with /v1/completions, got 1; its logprobs is the number"},
         {R"("chat_template_kwargs": {"a": 1})",
          "chat_template_kwargs: expected {} or null, got an object of 1" + other},
+        {R"("tools": [{}])", "tools: expected [] or null, got an array of 1" + other},
+        {R"("tool_choice": "auto")", "tool_choice: expected \"none\" or null, got \"auto\"" + other},
         {R"("messages": [])", "messages: expected none with /v1/completions, got an array of 0"},
     };
     const std::vector<Case> of_chats{
-        {R"("tools": [{}])", "tools: expected [] or null, got an array of 1" + other},
-        {R"("tool_choice": "auto")", "tool_choice: expected \"none\" or null, got \"auto\"" + other},
         {R"("functions": [{}])", "functions: expected [] or null, got an array of 1" + other},
         {R"("function_call": "auto")", "function_call: expected \"none\" or null, got \"auto\"" + other},
         {R"("modalities": ["audio"])", "modalities: expected [\"text\"] or null, got an array of 1" + other},
@@ -232,20 +206,21 @@ TEST_F(BatchTest, RefusedFields) {
 
 TEST_F(BatchTest, BadLinesFailAlone) {
     const std::string body = R"("body": {"prompt": "x"}})";
-    const auto data = DataSet::open(job(
-        R"({"method": "POST", "url": "/v1/completions", )" + body + "\n" +
-        R"({"custom_id": 7, "method": "POST", "url": "/v1/completions", )" + body + "\n" + completion("twice") +
-        completion("twice") + R"({"custom_id": "get", "method": "GET", "url": "/v1/completions", )" + body + "\n" +
-        R"({"custom_id": "how", "url": "/v1/completions", )" + body + "\n" +
-        R"({"custom_id": "url", "method": "POST", "url": "/v1/embeddings", )" + body + "\n" +
-        R"({"custom_id": "empty", "method": "POST", "url": "/v1/completions"})" + "\n" +
-        request("prompt", "completions", "") + request("list", "completions", R"(, "prompt": ["x"])") +
-        request("none", "chat/completions", "") + request("no", "chat/completions", R"(, "messages": [])") +
-        request("tool", "chat/completions", R"(, "messages": [{"role": "user", "content": "x", "tool_calls": []}])") +
-        request("image", "chat/completions",
-                R"(, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])") +
-        request("null", "chat/completions", R"(, "messages": [{"role": "assistant", "content": null}])") +
-        request("parts", "chat/completions", R"(, "messages": [{"role": "user", "content": []}])") + "{\n"));
+    const auto data = DataSet::open(
+        job(R"({"method": "POST", "url": "/v1/completions", )" + body + "\n" +
+            R"({"custom_id": 7, "method": "POST", "url": "/v1/completions", )" + body + "\n" + completion("twice") +
+            completion("twice") + R"({"custom_id": "get", "method": "GET", "url": "/v1/completions", )" + body + "\n" +
+            R"({"custom_id": "how", "url": "/v1/completions", )" + body + "\n" +
+            R"({"custom_id": "url", "method": "POST", "url": "/v1/embeddings", )" + body + "\n" +
+            R"({"custom_id": "empty", "method": "POST", "url": "/v1/completions"})" + "\n" +
+            request("prompt", "completions", "") + request("list", "completions", R"(, "prompt": ["x"])") +
+            request("none", "chat/completions", "") + request("no", "chat/completions", R"(, "messages": [])") +
+            request("audio", "chat/completions",
+                    R"(, "messages": [{"role": "user", "content": "x", "annotations": [], "audio": {}}])") +
+            request("image", "chat/completions",
+                    R"(, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])") +
+            request("null", "chat/completions", R"(, "messages": [{"role": "assistant", "content": null}])") +
+            request("parts", "chat/completions", R"(, "messages": [{"role": "user", "content": []}])") + "{\n"));
     const std::array expected{
         "1! b.jsonl:1: custom_id: expected a string, got nothing",
         "7! b.jsonl:2: custom_id: expected a string, got 7",
@@ -260,8 +235,8 @@ TEST_F(BatchTest, BadLinesFailAlone) {
         "token ids",
         "none! b.jsonl:11: body.messages: expected an array of messages, got nothing",
         "no! b.jsonl:12: body.messages: expected an array of messages, got an array of 0",
-        "tool! b.jsonl:13: body.messages[0]: tool_calls: expected only role, content and reasoning_content, got an "
-        "array of 0",
+        "audio! b.jsonl:13: body.messages[0]: audio: expected only role, content, reasoning_content, tool_calls, "
+        "tool_call_id and name, got an object of 0",
         "image! b.jsonl:14: body.messages[0]: content[0]: type: expected \"text\", got \"image_url\"",
         "null! b.jsonl:15: body.messages[0]: content: expected a string, got nothing",
         "parts! b.jsonl:16: body.messages[0]: content: expected at least one part, got none",
@@ -301,27 +276,6 @@ TEST_F(BatchTest, SeveralModelsAreNoticed) {
     EXPECT_EQ(DataSet::open(job(completion("a") + other))->notices(tokenizer_),
               std::vector<std::string>{"the requests name 2 models (m, z): the job's model answers all of them"});
 }
-
-/// Answers of a run whose results are written here by hand.
-struct BatchAnswersTest : BatchTest {
-    fs::path run_ = folder_ / "run";
-
-    void record(const std::vector<ResultRecord>& records) {
-        RunFolder{run_}.create();
-        const Lease lease = Lease::take(run_, 30);
-        ResultWriter writer(run_, 0, lease.epoch(), {}, {});
-        for (const ResultRecord& of : records) writer.append(of, {}, of.key.index);
-        writer.sync();
-        lease.end({{"state", "stopped"}});
-    }
-
-    std::vector<nlohmann::json> answers(const Settings& settings) {
-        std::vector<nlohmann::json> lines;
-        each_batch_answer(ResultIndex::read(run_), settings,
-                          [&](const std::string& line) { lines.push_back(nlohmann::json::parse(line)); });
-        return lines;
-    }
-};
 
 /// As vLLM's reasoning parsers give them.
 TEST_F(BatchAnswersTest, ReasoningIsApartFromTheAnswer) {
