@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 
@@ -228,6 +229,17 @@ bool ChatTemplate::is_path(std::string_view text) {
     return text.ends_with(".jinja") || text.find('/') != std::string_view::npos;
 }
 
+/// Whether a name stands in the text, not as a part of a longer one ("xml_tools").
+static bool has_name(std::string_view text, std::string_view name) {
+    const auto is_word = [&](std::size_t at) {
+        return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+    };
+    for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+        if ((at == 0 || !is_word(at - 1)) && !is_word(at + name.size())) return true;
+    }
+    return false;
+}
+
 /// A template reads a name if it stands anywhere but in a comment.
 ChatTemplate::Form ChatTemplate::form_of(const std::string& text, std::string place) {
     std::string code = text;
@@ -236,8 +248,8 @@ ChatTemplate::Form ChatTemplate::form_of(const std::string& text, std::string pl
         code.erase(begin, end == std::string::npos ? end : end + 2 - begin);
     }
     return {.parsed = jinja::Template::parse(text, std::move(place)),
-            .shows_tools = code.find("tools") != std::string::npos,
-            .shows_calls = code.find("tool_calls") != std::string::npos};
+            .shows_tools = has_name(code, "tools"),
+            .shows_calls = has_name(code, "tool_calls")};
 }
 
 ChatTemplate ChatTemplate::load(std::string_view which, const fs::path& model_folder, ChatOptions options) {

@@ -278,7 +278,8 @@ TEST_F(RequestToolsTest, ATemplateWithoutToolsIsRefused) {
     for (const std::string name : {"file", "llama2", "llama3", "llama3.1", "qwen2.5"}) {
         Settings blind = tool_job(chat("r0", offer()) + request("r1", "chat/completions", call) + chat("c"));
         blind.chat_template =
-            name != "file" ? name : write("blind.jinja", "{{ messages[0].content }}{# tools #}").string();
+            name != "file" ? name
+                           : write("blind.jinja", "{{ messages[0].content }}{# tools #}{{ xml_tools }}").string();
         const auto data = DataSet::open(blind);
         EXPECT_EQ(show(*data, 0), refusal(0, no_tools)) << name;
         EXPECT_EQ(show(*data, 1), refusal(1, no_calls)) << name;
