@@ -180,9 +180,10 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     };
     config.layer = ModelConfig::load(folder, json);
     if (config.layer.learned_positions || target.learned_positions)
-        throw InputError(config.file, "model_type", "a layer and a target of Llama's family",
-                         target.learned_positions ? "a target of OPT" : "a layer of OPT",
-                         "draft = " + method.name + " drafts for models with rotary positions");
+        throw InputError(
+            config.file, "model_type", "a layer and a target of Llama's family",
+            target.learned_positions ? "a target with learned positions" : "a layer with learned positions",
+            "draft = " + method.name + " drafts for models with rotary positions");
     if (config.layer.layers.front().block >= 0 || config.layer.layers.front().parallel)
         throw InputError(config.file, "model_type", "a layer of attention with an MLP behind it",
                          config.layer.model_type, "layers of this family are not in this version");

@@ -45,6 +45,12 @@ constexpr FolderFormat moe_images{.text_section = "text_config", .ties_at_top = 
 constexpr FolderFormat gemma{.positions_are_scaled = true};
 constexpr FolderFormat gemma_images{.text_section = "text_config", .positions_are_scaled = true};
 constexpr FolderFormat mxfp4{.may_be_mxfp4 = true};
+constexpr FolderFormat gpt2{.hidden_key = "n_embd",
+                            .layers_key = "n_layer",
+                            .heads_key = "n_head",
+                            .positions_key = "n_positions",
+                            .intermediate_key = "n_inner",
+                            .intermediate_per_hidden = 4};
 constexpr FolderFormat gpt_neox{.theta_key = "rotary_emb_base", .rotated_share_key = "rotary_pct"};
 constexpr FolderFormat minimax{.rotary_dims_key = "rotary_dim"};
 
@@ -104,6 +110,7 @@ constexpr Architecture architectures[] = {
     {"gemma4", "Gemma4ForConditionalGeneration", gelu, read_gemma4_layers, gemma4_sizes, gemma_images},
     {"gemma", "GemmaForCausalLM", gemma1_gelu, read_gemma_layers, gemma1_sizes},
     {"gemma2", "Gemma2ForCausalLM", gelu, read_gemma2_layers, gemma2_sizes},
+    {"gpt2", "GPT2LMHeadModel", read_with_layers, read_gpt2_layers, {}, gpt2},
     {"gpt_neox", "GPTNeoXForCausalLM", read_with_layers, read_gpt_neox_layers, {.rotated_share = 0.25}, gpt_neox},
     {"phi", "PhiForCausalLM", read_with_layers, read_phi_layers, {.rotated_share = 0.5}},
     {"starcoder2", "Starcoder2ForCausalLM", read_with_layers, read_starcoder2_layers, {.kv_heads = 2}},

@@ -30,8 +30,10 @@ struct ActivationKey {
 /// (tensor_names.hpp).
 struct FolderFormat {
     std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
-    std::string_view intermediate_key = "intermediate_size";
-    std::string_view rotary_dims_key = "";  ///< rotated dimensions of a head, if it has no partial_rotary_factor
+    std::string_view hidden_key = "hidden_size", layers_key = "num_hidden_layers", heads_key = "num_attention_heads";
+    std::string_view positions_key = "max_position_embeddings", intermediate_key = "intermediate_size";
+    std::int64_t intermediate_per_hidden = 0;  ///< intermediate_size / hidden_size if it is not given; 0: it must be
+    std::string_view rotary_dims_key = "";     ///< rotated dimensions of a head, if it has no partial_rotary_factor
     /// Names of rope_theta and of partial_rotary_factor beside the section of RoPE.
     std::string_view theta_key = "rope_theta", rotated_share_key = "partial_rotary_factor";
     bool ties_at_top = false;           ///< tie_word_embeddings beside the text section counts, too

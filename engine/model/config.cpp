@@ -61,20 +61,24 @@ void read_sizes(const Section& top, const Architecture& of, ModelConfig& config)
         return fallback > 0 ? top.size_or(key, fallback, high) : top.size(key, high);
     };
     config.vocab_size = size("vocab_size", defaults.vocab, max_vocab_size);
-    config.hidden_size = size("hidden_size", defaults.hidden, max_hidden_size);
-    config.intermediate_size = size(of.folder.intermediate_key, defaults.intermediate, max_intermediate_size);
-    config.num_layers = size("num_hidden_layers", defaults.layers, max_layers);
-    config.num_heads = size("num_attention_heads", defaults.heads, max_heads);
+    const FolderFormat& keys = of.folder;
+    config.hidden_size = size(keys.hidden_key, defaults.hidden, max_hidden_size);
+    const std::int64_t usual_intermediate =
+        keys.intermediate_per_hidden > 0 ? keys.intermediate_per_hidden * config.hidden_size : defaults.intermediate;
+    config.intermediate_size = size(keys.intermediate_key, usual_intermediate, max_intermediate_size);
+    config.num_layers = size(keys.layers_key, defaults.layers, max_layers);
+    config.num_heads = size(keys.heads_key, defaults.heads, max_heads);
     config.num_kv_heads =
         top.size_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : config.num_heads, max_heads);
-    config.max_positions = size("max_position_embeddings", defaults.positions, max_context);
+    config.max_positions = size(keys.positions_key, defaults.positions, max_context);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-6, 1.0);
     if (config.num_heads % config.num_kv_heads != 0) {
         top.refuse("num_key_value_heads", "a divisor of num_attention_heads = " + std::to_string(config.num_heads));
     }
     const bool quotient = top.find("head_dim") == nullptr && defaults.head_dim == 0;
     if (quotient && config.hidden_size % config.num_heads != 0) {
-        top.refuse("hidden_size", "a multiple of num_attention_heads = " + std::to_string(config.num_heads));
+        top.refuse(keys.hidden_key,
+                   "a multiple of " + std::string(keys.heads_key) + " = " + std::to_string(config.num_heads));
     }
     config.head_dim =
         top.size_or("head_dim", quotient ? config.hidden_size / config.num_heads : defaults.head_dim, max_head_dim);

@@ -229,6 +229,7 @@ struct TensorLayout {
     bool norm_adds_one = false;  ///< the gains of norms are stored less 1
     QkvTensors qkv = QkvTensors::separate;
     bool fused_gate_up = false;  ///< gate and up are one tensor
+    bool by_columns = false;     ///< matrices of layers are stored column by column
 };
 
 /// A decoder-only model: of the Llama family (the others, from Qwen2 to Gemma 4, differ from it as these fields say) or
@@ -249,7 +250,8 @@ struct ModelConfig {
     std::int64_t max_positions = 0;
     std::int64_t embedding_size = 0;  ///< width of token embeddings if the model has in/out projections; 0: hidden_size
     double norm_eps = 1e-6;
-    bool learned_positions = false;  ///< learned position embeddings instead of RoPE
+    bool learned_positions = false;       ///< learned position embeddings instead of RoPE
+    std::int64_t first_position_row = 0;  ///< of their table: position p uses this row plus p
     bool tied_embeddings = false;
     bool head_bias = false;               ///< bias on the logits
     double embedding_scale = 1.0;         ///< factor on the embeddings of tokens
@@ -317,9 +319,8 @@ struct ModelConfig {
     /// Dimensions of the widest heads of a layer.
     [[nodiscard]] std::int64_t widest_head() const;
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
-    /// Rows of the learned position table; position p uses row p + 2.
+    /// Rows of the learned position table.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }
-    static constexpr std::int64_t first_position_row = 2;
 
     /// Reads and validates `folder`/config.json and, if present, generation_config.json. Accepts the older format
     /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and that of transformers 5 (`rope_parameters`, `dtype`). Throws

@@ -127,6 +127,7 @@ void read_qwen3_vl_moe_layers(const Section& top, ModelConfig& config);
 void read_ernie4_5_layers(const Section& top, ModelConfig& config);
 void read_exaone4_layers(const Section& top, ModelConfig& config);
 void read_glm_layers(const Section& top, ModelConfig& config);
+void read_gpt2_layers(const Section& top, ModelConfig& config);
 void read_gpt_neox_layers(const Section& top, ModelConfig& config);
 void read_phi_layers(const Section& top, ModelConfig& config);
 void read_starcoder2_layers(const Section& top, ModelConfig& config);

@@ -41,7 +41,7 @@ std::int32_t Embedding::position_row(const ForwardRow& row) const {
         throw UsageError("context: expected at most " + std::to_string(config_.max_positions) +
                          " positions, as this model has learned, got " + std::to_string(row.position + 1));
     }
-    return static_cast<std::int32_t>(std::min(row.position, last) + ModelConfig::first_position_row);
+    return static_cast<std::int32_t>(std::min(row.position, last) + config_.first_position_row);
 }
 
 /// Row of this rank's part of the tables; -1: another rank has it.

@@ -1,4 +1,4 @@
-// The layers of families whose LayerNorms have biases, from OPT to Minitron: what config.json says of them, and what
+// The layers of families whose LayerNorms have biases, from GPT-2 to Minitron: what config.json says of them, and what
 // their transformers class fixes.
 #include <algorithm>
 #include <iterator>
@@ -11,8 +11,8 @@ namespace longhaul::engine::detail {
 namespace {
 
 /// GELU, exact or by tanh, as transformers calls them.
-Activation read_gelu(const Section& top, std::string_view fallback) {
-    constexpr std::string_view key = "hidden_act", exact = "gelu";
+Activation read_gelu(const Section& top, std::string_view fallback, std::string_view key = "hidden_act") {
+    constexpr std::string_view exact = "gelu";
     constexpr std::string_view by_tanh[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
     const std::string name = top.text_or(key, fallback);
     if (name == exact) return Activation::gelu_exact;
@@ -35,6 +35,7 @@ LayerConfig& read_layer_norms(const Section& top, std::string_view eps_key, Mode
 /// OPT: LayerNorm, MLP without gate, learned positions. The 350M model is post-norm and has narrower embeddings.
 void read_opt_layers(const Section& top, ModelConfig& config) {
     config.learned_positions = true;
+    config.first_position_row = 2;
     config.norm_eps = 1e-5;
     config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
     const bool bias = top.flag_or("enable_bias", true);
@@ -50,6 +51,25 @@ void read_opt_layers(const Section& top, ModelConfig& config) {
     config.embedding_size = top.size_or("word_embed_proj_dim", config.hidden_size, max_hidden_size);
     if (!top.flag_or("layer_norm_elementwise_affine", true)) top.refuse("layer_norm_elementwise_affine", "true");
     if (top.flag("_remove_final_layer_norm")) top.refuse("_remove_final_layer_norm", "false");
+}
+
+void read_gpt2_layers(const Section& top, ModelConfig& config) {
+    config.learned_positions = true;
+    config.norm_eps = top.positive_or("layer_norm_epsilon", 1e-5, 1.0);
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    config.files.qkv = QkvTensors::fused;
+    config.files.by_columns = true;
+    config.layers = {{.norm = NormKind::layer,
+                      .activation = read_gelu(top, "gelu_new", "activation_function"),
+                      .gated = false,
+                      .qkv_bias = true,
+                      .output_bias = true,
+                      .mlp_bias = true,
+                      .rope = {.scaling = RopeScaling::none}}};
+    if (!top.flag_or("scale_attn_weights", true)) top.refuse("scale_attn_weights", "true");
+    for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+        if (top.flag(key)) top.refuse(key, "false");
+    }
 }
 
 /// GPT-NeoX and Pythia.

@@ -167,20 +167,22 @@ void put_linear(const LinearAttentionConfig& linear, Fields& fields) {
 }
 
 void put_files(const TensorLayout& files, Fields& fields) {
-    const auto& [norm_adds_one, qkv, fused_gate_up] = files;
+    const auto& [norm_adds_one, qkv, fused_gate_up, by_columns] = files;
     const TensorLayout usual;
     fields.begin("files");
     fields.put("norm_adds_one", norm_adds_one, usual.norm_adds_one);
     fields.put("qkv", qkv, usual.qkv);
     fields.put("fused_gate_up", fused_gate_up, usual.fused_gate_up);
+    fields.put("by_columns", by_columns, usual.by_columns);
 }
 
 /// Without `dtype`, which is shown, but decides nothing.
 void put_model(const ModelConfig& config, Fields& fields) {
     const auto& [vocab, hidden, intermediate, expert_intermediate, shared_intermediate, layer_embedding, num_layers,
                  num_heads, num_kv_heads, head_dim, latent, linear, max_positions, embedding, norm_eps,
-                 learned_positions, tied_embeddings, head_bias, embedding_scale, rounds_embedding_scale, logits_scale,
-                 logit_cap, score_cap, layers, files, dtype, quantization, eos_ids, model_type] = config;
+                 learned_positions, first_position_row, tied_embeddings, head_bias, embedding_scale,
+                 rounds_embedding_scale, logits_scale, logit_cap, score_cap, layers, files, dtype, quantization,
+                 eos_ids, model_type] = config;
     const ModelConfig usual;
     fields.begin("model");
     fields.put("vocab_size", vocab, usual.vocab_size);
@@ -197,6 +199,7 @@ void put_model(const ModelConfig& config, Fields& fields) {
     fields.put("embedding_size", embedding, usual.embedding_size);
     fields.put("norm_eps", norm_eps, usual.norm_eps);
     fields.put("learned_positions", learned_positions, usual.learned_positions);
+    fields.put("first_position_row", first_position_row, usual.first_position_row);
     fields.put("tied_embeddings", tied_embeddings, usual.tied_embeddings);
     fields.put("head_bias", head_bias, usual.head_bias);
     fields.put("embedding_scale", embedding_scale, usual.embedding_scale);

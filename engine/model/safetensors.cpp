@@ -363,16 +363,20 @@ struct SafetensorsFolder::State {
                          "fetch the whole folder again");
     }
 
-    /// OPT checkpoints were saved from the model without its head, so their tensor names lack the "model." prefix; adds
-    /// it.
+    /// Models of OPT and GPT-2 were saved without their heads, so that names of their tensors lack a prefix; adds it.
     void complete_names() {
-        std::vector<std::string> short_names;
+        const bool is_gpt2 = tensors.contains("wte.weight");
+        std::vector<std::pair<std::string, std::string>> short_names;
         for (const auto& [name, view] : tensors) {
-            if (name.starts_with("decoder.") && !tensors.contains("model." + name)) short_names.push_back(name);
+            const auto begins = [&name = name](const char* with) { return name.starts_with(with); };
+            if (begins("decoder.")) short_names.emplace_back(name, "model." + name);
+            if (is_gpt2 && (begins("wte.") || begins("wpe.") || begins("h.") || begins("ln_f.")))
+                short_names.emplace_back(name, "transformer." + name);
         }
-        for (const std::string& name : short_names) {
+        for (const auto& [name, whole] : short_names) {
+            if (tensors.contains(whole)) continue;
             auto node = tensors.extract(name);
-            node.key() = "model." + name;
+            node.key() = whole;
             tensors.insert(std::move(node));
         }
     }

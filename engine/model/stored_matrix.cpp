@@ -181,13 +181,13 @@ class Reader {
 }  // namespace
 
 std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_t end_row) const {
+    const std::int64_t in_stack = elements->shape.size() == 3 ? elements->shape.front() : 1;
     if (form == StoredForm::transposed) {
-        const std::int64_t whole = elements->num_bytes / elements->shape.front();
+        const std::int64_t whole = elements->num_bytes / in_stack;
         return {elements->data + index * whole, static_cast<std::size_t>(whole)};
     }
     if (form == StoredForm::grouped && !groups.elements.is_row_major())
         return {elements->data, static_cast<std::size_t>(elements->num_bytes)};
-    const std::int64_t in_stack = elements->shape.size() == 3 ? elements->shape.front() : 1;
     const std::int64_t row_bytes = form == StoredForm::grouped
                                        ? groups.elements.row_stride * 4
                                        : elements->num_bytes / (in_stack * rows * columns) * columns;
@@ -199,6 +199,12 @@ std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_
 MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                           std::int64_t columns, StackPlace place) {
     if (place.count > 0) return require_of_stack(tensors, name, rows, columns, place);
+    if (place.by_columns)
+        return {.form = StoredForm::transposed,
+                .rows = rows,
+                .columns = columns,
+                .tensor = name,
+                .elements = &tensors.require(name, {columns, rows})};
     const auto found = tensors.tensors().find(name);
     if (found != tensors.tensors().end() &&
         (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8))

@@ -19,14 +19,15 @@ enum class StoredForm : std::uint8_t {
     floats,      ///< BF16, F16 or F32, row by row
     scaled,      ///< F8_E4M3 or I8 times scales
     grouped,     ///< see GroupedMatrix
-    transposed,  ///< of a stack: BF16, F16 or F32, column by column
+    transposed,  ///< BF16, F16 or F32, column by column
 };
 
 /// Which matrix of a tensor that holds several of one shape.
 struct StackPlace {
     std::int64_t count = 0;  ///< 0: the tensor is one matrix
     std::int64_t index = 0;
-    bool by_rows = false;  ///< floats [count, rows, columns]; false: [count, columns, rows], or MXFP4
+    bool by_rows = false;     ///< floats [count, rows, columns]; false: [count, columns, rows], or MXFP4
+    bool by_columns = false;  ///< of a tensor that is one matrix: floats [columns, rows]
 };
 
 struct MatrixView {

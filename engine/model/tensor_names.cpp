@@ -201,6 +201,22 @@ TensorNames gemma4(const std::string& prefix) {
     return names;
 }
 
+TensorNames gpt2() {
+    TensorNames names;
+    names.embedding = "transformer.wte";
+    names.positions = "transformer.wpe";
+    names.layers = "transformer.h.";
+    names.final_norm = "transformer.ln_f";
+    names.attention_norm = "ln_1";
+    names.query = "attn.c_attn";
+    names.key = names.value = "";
+    names.output = "attn.c_proj";
+    names.mlp_norm = "ln_2";
+    names.up = {"mlp.c_fc"};
+    names.down = "mlp.c_proj";
+    return names;
+}
+
 TensorNames gpt_neox() {
     TensorNames names;
     names.embedding = "gpt_neox.embed_in";
@@ -312,6 +328,7 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"glm", fused_gate_up()},
         {"glm4", glm4()},
         {"glm4_moe", with_numbered_mtp({})},
+        {"gpt2", gpt2()},
         {"gpt_neox", gpt_neox()},
         {"gpt_oss", gpt_oss()},
         {"granitemoe", granite_moe()},

@@ -84,12 +84,17 @@ void plan_layer(PlanBuilder& plans, const PlannedLayer& layer) {
 void plan_layers(PlanBuilder& plans, std::int64_t first, std::span<LayerWeights> layers, std::int64_t input_width) {
     for (LayerWeights& weights : layers) {
         const LayerConfig& kind = plans.config.layer(first);
+        const std::size_t first_plan = plans.plans().size();
         plan_layer(plans, {.kind = kind,
                            .from = plans.names.attention_prefix(kind, first),
                            .mlp_from = plans.names.mlp_prefix(kind, first),
                            .name = "layers." + std::to_string(first) + ".",
                            .input_width = input_width,
                            .weights = weights});
+        for (std::size_t i = first_plan; i < plans.plans().size() && plans.config.files.by_columns; ++i) {
+            WeightPlan& plan = plans.plans()[i];
+            for (TensorPart& part : plan.parts) part.stack.by_columns = plan.matrix != nullptr;
+        }
         ++first;
     }
 }

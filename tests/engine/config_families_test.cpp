@@ -395,6 +395,28 @@ TEST(ConfigFamilies, GraniteHasFactors) {
         << "the class's default is 1, not 1 / sqrt(head_dim)";
 }
 
+/// GPT-2 names its sizes otherwise; then Cerebras-GPT.
+TEST(ConfigFamilies, Gpt2HasLearnedPositionsAndMatricesByColumns) {
+    const std::string others = R"("hidden_size": "DELETE", "intermediate_size": "DELETE", "num_hidden_layers": "DELETE",
+        "num_attention_heads": "DELETE", "num_key_value_heads": "DELETE", "max_position_embeddings": "DELETE",
+        "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 256)";
+    const ModelConfig config = load_family("gpt2", "GPT2LMHeadModel", "{" + others + R"(, "n_inner": null,
+        "n_ctx": 256, "activation_function": "gelu_new", "tie_word_embeddings": "DELETE"})");
+    EXPECT_EQ(config.hidden_size, 64);
+    EXPECT_EQ(config.intermediate_size, 256) << "four times that";
+    EXPECT_EQ(config.num_layers, 2);
+    EXPECT_EQ(config.head_dim, 8);
+    EXPECT_EQ(config.position_rows(), 256);
+    EXPECT_TRUE(config.learned_positions && config.tied_embeddings && config.files.by_columns);
+    EXPECT_EQ(config.layer(1).activation, Activation::gelu);
+    EXPECT_TRUE(config.layer(1).qkv_bias && config.layer(1).output_bias && config.layer(1).mlp_bias);
+    const ModelConfig cerebras = load_family("gpt2", "GPT2LMHeadModel", "{" + others + R"(, "n_inner": 100,
+        "activation_function": "gelu", "tie_word_embeddings": false})");
+    EXPECT_EQ(cerebras.intermediate_size, 100);
+    EXPECT_EQ(cerebras.layer(0).activation, Activation::gelu_exact);
+    EXPECT_FALSE(cerebras.tied_embeddings);
+}
+
 /// Pythia, but for its sizes; then as transformers 5 writes GPT-NeoX-20B, whose activation is the other GELU.
 TEST(ConfigFamilies, GptNeoxHasAnMlpBesideAttentionWithANormOfItsOwn) {
     const ModelConfig pythia = load_family("gpt_neox", "GPTNeoXForCausalLM", R"({"num_key_value_heads": "DELETE",

@@ -300,22 +300,21 @@ INSTANTIATE_TEST_SUITE_P(Models, LongTexts,
                              return name;
                          });
 
-INSTANTIATE_TEST_SUITE_P(Models, Families,
-                         ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern",
-                                           "gemma4", "gemma4-moe", "gemma4-e2b", "phi3-short", "qwen3-moe", "mixtral",
-                                           "gpt-oss", "gpt-oss-mxfp4", "glm4-moe", "smollm3", "ministral3", "seed-oss",
-                                           "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite", "glm4", "olmo2",
-                                           "olmo3", "minimax-m2", "qwen3.5", "qwen3-next", "qwen3.5-moe", "glm",
-                                           "exaone4", "exaone-moe", "ernie4.5", "ernie4.5-moe", "granite4",
-                                           "granite4-h", "granite-moe", "olmoe", "dots1", "solar-open", "hy-v3",
-                                           "qwen2.5-vl", "qwen3-vl-moe", "nemotron-h", "nemotron3",
-                                           "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2",
-                                           "gpt-neox", "phi", "starcoder2", "stablelm", "nemotron", "gemma", "gemma2"),
-                         [](const auto& info) {
-                             std::string name = info.param;
-                             for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Families,
+    ::testing::Values("qwen3", "qwen3-window", "mistral-window", "mistral3", "gemma3-modern", "gemma4", "gemma4-moe",
+                      "gemma4-e2b", "phi3-short", "qwen3-moe", "mixtral", "gpt-oss", "gpt-oss-mxfp4", "glm4-moe",
+                      "smollm3", "ministral3", "seed-oss", "deepseek-v3", "deepseek-v2", "glm4-moe-lite", "granite",
+                      "glm4", "olmo2", "olmo3", "minimax-m2", "qwen3.5", "qwen3-next", "qwen3.5-moe", "glm", "exaone4",
+                      "exaone-moe", "ernie4.5", "ernie4.5-moe", "granite4", "granite4-h", "granite-moe", "olmoe",
+                      "dots1", "solar-open", "hy-v3", "qwen2.5-vl", "qwen3-vl-moe", "nemotron-h", "nemotron3",
+                      "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2", "gpt2", "gpt-neox",
+                      "phi", "starcoder2", "stablelm", "nemotron", "gemma", "gemma2"),
+    [](const auto& info) {
+        std::string name = info.param;
+        for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');
+        return name;
+    });
 
 }  // namespace
 }  // namespace longhaul::engine

@@ -62,7 +62,7 @@ def random_weights(model, generator):
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith(("router.scale", "per_expert_scale")):
             parameter.data = 1.0 + 0.3 * noise
-        elif "norm" in name and name.endswith("weight"):
+        elif ("norm" in name or ".ln_" in name) and name.endswith("weight"):
             adds_one = model.config.model_type in ADDS_ONE and "linear_attn.norm" not in name
             parameter.data = 0.3 * noise + (0.0 if adds_one else 1.0)
         elif name.endswith("A_log"):
@@ -72,7 +72,7 @@ def random_weights(model, generator):
         elif "sinks" in name or name.endswith("experts.gate_up_proj"):
             parameter.data = noise
         else:
-            parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
+            parameter.data = noise * (0.4 if "embed" in name or "wte" in name or "lm_head" in name else 0.2)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
@@ -165,10 +165,10 @@ def write_model(spec, folder, state):
     tensors = published_experts(tensors, config["model_type"])
     if config.get("num_nextn_predict_layers"):  # a part of a layer for multi-token prediction
         tensors[f"model.layers.{config['num_hidden_layers']}.eh_proj.weight"] = torch.ones(config["hidden_size"], 2)
-    if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text", "gemma4_text")):
+    if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gpt2", "gemma3_text", "gemma4_text")):
         del tensors["lm_head.weight"]
     if spec.headless:
-        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+        tensors = {name.removeprefix("model.").removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     if not spec.shard_bytes:
         safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return

@@ -327,6 +327,16 @@ COHERE2 = COHERE | {
     "sliding_window": 20,
     "sliding_window_pattern": 2,
 }
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 400,
+    "layer_norm_epsilon": 1e-4,
+} | dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                   "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta"))  # fmt: skip
 GPT_NEOX = {
     "architectures": ["GPTNeoXForCausalLM"],
     "model_type": "gpt_neox",
@@ -601,6 +611,9 @@ MODELS = [
     Model("nemotron", NEMOTRON, prompt=40, half=True),
     Model("gemma", GEMMA, prompt=40, half=True),
     Model("gemma2", GEMMA2, 600, prompt=60, half=True),
+    Model("gpt2", GPT2, 120, prompt=20, half=True),
+    Model("gpt2-headless-modern", GPT2 | {"n_layer": 1, "n_inner": 48, "activation_function": "gelu", "tie_word_embeddings": False},
+          modern=True, headless=True, half=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
