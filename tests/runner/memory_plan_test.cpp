@@ -332,6 +332,18 @@ TEST_F(MemoryPlan, LogitsThatDevicesGatherAreCounted) {
     EXPECT_EQ(reserved_bytes(settings, parts, device), on_host + 2 * 8 * 4 * (2 * parts.front().split.vocab));
     settings.tensor_parallel = 1;
     EXPECT_EQ(reserved_bytes(settings, parts_of(settings), device), on_host) << "alone it has them whole";
+
+    settings.tensor_parallel = 2;
+    settings.draft = "sd";
+    settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft"};
+    settings.draft_tree = "3";
+    settings.draft_parallel = "replicated";
+    const std::int64_t of_target = reserved_bytes(settings, parts_of(settings), device);
+    settings.draft_parallel = "sharded";
+    const ModelParts sharded = parts_of(settings);
+    EXPECT_EQ(reserved_bytes(settings, sharded, device) - of_target,
+              2 * 8 * (1 + 3) * 4 * (2 * sharded.back().split.vocab))
+        << "those of a draft model, too";
 }
 
 /// With trees that the run chooses, drafting pauses; then a draft model reads what it missed of all texts in one pass,
