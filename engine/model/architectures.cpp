@@ -45,6 +45,7 @@ constexpr FolderFormat moe_images{.text_section = "text_config", .ties_at_top = 
 constexpr FolderFormat gemma{.positions_are_scaled = true};
 constexpr FolderFormat gemma_images{.text_section = "text_config", .positions_are_scaled = true};
 constexpr FolderFormat mxfp4{.may_be_mxfp4 = true};
+constexpr FolderFormat exaone{.layers_key = "num_layers"};
 constexpr FolderFormat gpt2{.hidden_key = "n_embd",
                             .layers_key = "n_layer",
                             .heads_key = "n_head",
@@ -70,6 +71,7 @@ constexpr Architecture architectures[] = {
     {"qwen3_next", "Qwen3NextForCausalLM", silu, read_qwen3_next_layers, qwen3_next_sizes},
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes, moe_text},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", silu, read_qwen3_5_moe_layers, qwen3_5_moe_sizes, moe_images},
+    {"cwm", "CwmForCausalLM", silu, read_cwm_layers, {.kv_heads = 8, .head_dim = 128}},
     {"mistral", "MistralForCausalLM", silu, read_mistral_layers, {.kv_heads = 8}},
     {"mistral3", "Mistral3ForConditionalGeneration", silu, read_mistral3_layers, {.kv_heads = 8}, images},
     {"ministral3", "Ministral3ForCausalLM", silu, read_ministral3_layers, {.kv_heads = 8, .head_dim = 128}},
@@ -80,12 +82,14 @@ constexpr Architecture architectures[] = {
     {"deepseek_v2", "DeepseekV2ForCausalLM", silu, read_deepseek_v2_layers, {.head_dim = 64}},
     {"deepseek_v3", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
     {"kimi_k2", "DeepseekV3ForCausalLM", silu, read_deepseek_v3_layers, {.head_dim = 64}},
+    {"kimi_k25", "KimiK25ForConditionalGeneration", silu, read_kimi_k25_layers, {.head_dim = 64}, images},
     {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", silu, read_glm4_moe_lite_layers, {.head_dim = 64}},
     {"smollm3", "SmolLM3ForCausalLM", silu, read_smollm3_layers, {.kv_heads = 4}},
     {"seed_oss", "SeedOssForCausalLM", silu, read_seed_oss_layers, {.kv_heads = 8, .head_dim = 128}},
     {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
     {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
     {"olmoe", "OlmoeForCausalLM", silu, read_olmoe_layers},
+    {"exaone", "ExaoneForCausalLM", read_with_layers, read_exaone_layers, {.kv_heads = 8}, exaone},
     {"exaone4", "Exaone4ForCausalLM", silu, read_exaone4_layers},
     {"exaone_moe", "ExaoneMoeForCausalLM", silu, read_exaone_moe_layers, {}, {}, "ExaoneMoEForCausalLM"},
     {"ernie4_5", "Ernie4_5ForCausalLM", silu, read_ernie4_5_layers, ernie_sizes, {}, "Ernie4_5_ForCausalLM"},

@@ -30,6 +30,7 @@ struct ActivationKey {
 /// (tensor_names.hpp).
 struct FolderFormat {
     std::string_view text_section = "";  ///< where the language model's fields are, if not at the top
+    /// Names of sizes; the usual ones count, too.
     std::string_view hidden_key = "hidden_size", layers_key = "num_hidden_layers", heads_key = "num_attention_heads";
     std::string_view positions_key = "max_position_embeddings", intermediate_key = "intermediate_size";
     std::int64_t intermediate_per_hidden = 0;  ///< intermediate_size / hidden_size if it is not given; 0: it must be

@@ -60,17 +60,21 @@ void read_sizes(const Section& top, const Architecture& of, ModelConfig& config)
     const auto size = [&](std::string_view key, std::int64_t fallback, std::int64_t high) {
         return fallback > 0 ? top.size_or(key, fallback, high) : top.size(key, high);
     };
+    const auto name = [&](std::string_view own, std::string_view usual) {
+        return top.find(own) == nullptr && top.find(usual) != nullptr ? usual : own;
+    };
     config.vocab_size = size("vocab_size", defaults.vocab, max_vocab_size);
     const FolderFormat& keys = of.folder;
-    config.hidden_size = size(keys.hidden_key, defaults.hidden, max_hidden_size);
+    config.hidden_size = size(name(keys.hidden_key, "hidden_size"), defaults.hidden, max_hidden_size);
     const std::int64_t usual_intermediate =
         keys.intermediate_per_hidden > 0 ? keys.intermediate_per_hidden * config.hidden_size : defaults.intermediate;
-    config.intermediate_size = size(keys.intermediate_key, usual_intermediate, max_intermediate_size);
-    config.num_layers = size(keys.layers_key, defaults.layers, max_layers);
-    config.num_heads = size(keys.heads_key, defaults.heads, max_heads);
+    config.intermediate_size =
+        size(name(keys.intermediate_key, "intermediate_size"), usual_intermediate, max_intermediate_size);
+    config.num_layers = size(name(keys.layers_key, "num_hidden_layers"), defaults.layers, max_layers);
+    config.num_heads = size(name(keys.heads_key, "num_attention_heads"), defaults.heads, max_heads);
     config.num_kv_heads =
         top.size_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : config.num_heads, max_heads);
-    config.max_positions = size(keys.positions_key, defaults.positions, max_context);
+    config.max_positions = size(name(keys.positions_key, "max_position_embeddings"), defaults.positions, max_context);
     config.norm_eps = top.positive_or("rms_norm_eps", 1e-6, 1.0);
     if (config.num_heads % config.num_kv_heads != 0) {
         top.refuse("num_key_value_heads", "a divisor of num_attention_heads = " + std::to_string(config.num_heads));

@@ -231,6 +231,27 @@ void read_ernie4_5_layers(const Section& top, ModelConfig& config) {
     layer.rope.interleaved = true;
 }
 
+/// EXAONE 3.0, 3.5 and Deep: Llama under other names.
+void read_exaone_layers(const Section& top, ModelConfig& config) {
+    read_llama_attention(top, config, 5e5);
+    const auto name = [&](std::string_view own, std::string_view usual) {
+        return top.find(own) != nullptr ? own : usual;
+    };
+    config.norm_eps = top.positive_or(name("layer_norm_epsilon", "rms_norm_eps"), 1e-5, 1.0);
+    const std::string_view activation = name("activation_function", "hidden_act");
+    if (top.text_or(activation, "silu") != "silu") top.refuse(activation, R"("silu")");
+}
+
+/// CWM: Llama with windows in three of four layers.
+void read_cwm_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config, 1e6);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-5, 1.0);
+    config.layers.front().mlp_bias = top.flag("mlp_bias");
+    if (rope_section(top).json.empty()) top.refuse("rope_parameters", "an object, as in the published folder");
+    const auto windowed = windowed_layers(top, config.num_layers, [](std::int64_t at) { return at % 4 != 0; });
+    set_windows(top, window_of(top, 8192), windowed, config);
+}
+
 /// The attention of EXAONE 4: beside layers with a window, those without are not rotated (NoPE).
 void read_exaone_attention(const Section& top, ModelConfig& config) {
     read_common(top, config);

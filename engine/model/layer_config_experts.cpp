@@ -427,6 +427,13 @@ void read_deepseek_v3_layers(const Section& top, ModelConfig& config) {
                        {.score = RouterScore::sigmoid, .normalized = top.flag_or("norm_topk_prob", true)}, config);
 }
 
+/// Kimi K2.5: a folder with images.
+void read_kimi_k25_layers(const Section& top, ModelConfig& config) {
+    const std::string type = top.text_or("model_type", "kimi_k2");
+    if (type != "kimi_k2" && type != "deepseek_v3") top.refuse("model_type", R"("kimi_k2" or "deepseek_v3")");
+    read_deepseek_v3_layers(top, config);
+}
+
 /// Youtu-LLM: the attention of DeepSeek-V3, without experts.
 void read_youtu_layers(const Section& top, ModelConfig& config) {
     read_latent_attention(top, {1536, 512, 128, 64, 128}, config);

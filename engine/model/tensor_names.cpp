@@ -105,6 +105,22 @@ TensorNames cohere() {
     return names;
 }
 
+TensorNames exaone() {
+    TensorNames names;
+    names.embedding = "transformer.wte";
+    names.layers = "transformer.h.";
+    names.final_norm = "transformer.ln_f";
+    names.attention_norm = "ln_1";
+    names.mlp_norm = "ln_2";
+    names.query = "attn.attention.q_proj";
+    names.key = "attn.attention.k_proj";
+    names.value = "attn.attention.v_proj";
+    names.output = "attn.attention.out_proj";
+    names.up = {"mlp.c_fc_0", "mlp.c_fc_1"};
+    names.down = "mlp.c_proj";
+    return names;
+}
+
 TensorNames ernie_moe() {
     TensorNames names;
     names.score_correction = "mlp.moe_statics.e_score_correction_bias";
@@ -318,6 +334,7 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"cohere", cohere()},
         {"cohere2", cohere()},
         {"ernie4_5_moe", ernie_moe()},
+        {"exaone", exaone()},
         {"exaone4", olmo()},
         {"exaone_moe", exaone_moe()},
         {"gemma2", gemma3()},
@@ -334,6 +351,7 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"granitemoe", granite_moe()},
         {"granitemoehybrid", granite4()},
         {"hy_v3", hy3()},
+        {"kimi_k25", with_head_below(latent())},
         {"minimax_m2", mixtral()},
         {"mistral3", with_head_below({})},
         {"mixtral", mixtral()},
@@ -355,9 +373,9 @@ const TensorNames& tensor_names(const ModelConfig& config) {
         {"stablelm", stablelm()},
         {"starcoder2", starcoder2()},
     };
-    if (config.has_latent_attention()) return of_latent;
     const auto found = by_type.find(config.model_type);
-    return found == by_type.end() ? llama : found->second;
+    if (found != by_type.end()) return found->second;
+    return config.has_latent_attention() ? of_latent : llama;
 }
 
 MtpNames mtp_names(const ModelConfig& config) {

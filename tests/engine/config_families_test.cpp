@@ -395,6 +395,25 @@ TEST(ConfigFamilies, GraniteHasFactors) {
         << "the class's default is 1, not 1 / sqrt(head_dim)";
 }
 
+/// As published, and as transformers 5 writes it.
+TEST(ConfigFamilies, ExaoneIsLlamaUnderOtherNames) {
+    const ModelConfig published = load_family("exaone", "ExaoneForCausalLM", R"({"num_hidden_layers": "DELETE",
+        "num_layers": 3, "hidden_act": "DELETE", "activation_function": "silu", "rms_norm_eps": "DELETE",
+        "layer_norm_epsilon": 0.001})");
+    EXPECT_EQ(published.num_layers, 3);
+    EXPECT_EQ(published.norm_eps, 0.001);
+    const ModelConfig saved = load_family("exaone", "ExaoneForCausalLM", R"({"rms_norm_eps": 0.002})");
+    EXPECT_EQ(saved.num_layers, 2);
+    EXPECT_EQ(saved.norm_eps, 0.002);
+}
+
+TEST(ConfigFamilies, CwmHasWindowsInThreeOfFourLayers) {
+    const ModelConfig config = load_family("cwm", "CwmForCausalLM", R"({"num_hidden_layers": 5, "sliding_window": 100,
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64}})");
+    for (std::int64_t at = 0; at < 5; ++at) EXPECT_EQ(config.layer(at).attention_window, at % 4 == 0 ? 0 : 100);
+}
+
 /// GPT-2 names its sizes otherwise; then Cerebras-GPT.
 TEST(ConfigFamilies, Gpt2HasLearnedPositionsAndMatricesByColumns) {
     const std::string others = R"("hidden_size": "DELETE", "intermediate_size": "DELETE", "num_hidden_layers": "DELETE",

@@ -308,8 +308,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "glm4", "olmo2", "olmo3", "minimax-m2", "qwen3.5", "qwen3-next", "qwen3.5-moe", "glm", "exaone4",
                       "exaone-moe", "ernie4.5", "ernie4.5-moe", "granite4", "granite4-h", "granite-moe", "olmoe",
                       "dots1", "solar-open", "hy-v3", "qwen2.5-vl", "qwen3-vl-moe", "nemotron-h", "nemotron3",
-                      "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2", "gpt2", "gpt-neox",
-                      "phi", "starcoder2", "stablelm", "nemotron", "gemma", "gemma2"),
+                      "nemotron3-latent-modern", "arcee", "afmoe", "youtu", "cohere", "cohere2", "exaone", "cwm",
+                      "kimi-k25", "gpt2", "gpt-neox", "phi", "starcoder2", "stablelm", "nemotron", "gemma", "gemma2"),
     [](const auto& info) {
         std::string name = info.param;
         for (const char mark : {'-', '.'}) std::replace(name.begin(), name.end(), mark, '_');

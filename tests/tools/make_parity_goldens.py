@@ -124,6 +124,8 @@ def write_model_with_images(spec, folder, plain, state):
     write_json(folder / "config.json", outer | {"text_config": inner})
     within = dict.fromkeys(("gemma4", "qwen3_5", "qwen3_5_moe"), "model.language_model").get(model_type, "language_model.model")
     state = {name: tensor.to(spec.stored) for name, tensor in state.items()}
+    if model_type == "kimi_k25":
+        state = published_experts(state, inner["model_type"])
     tensors = {f"{within}.{name.removeprefix('model.')}": tensor for name, tensor in state.items() if name != "lm_head.weight"}
     if not inner.get("tie_word_embeddings"):
         at_top = model_type == "gemma4" or model_type.startswith("qwen3_5")

@@ -337,6 +337,26 @@ GPT2 = {
     "layer_norm_epsilon": 1e-4,
 } | dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                    "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta"))  # fmt: skip
+EXAONE = {
+    "architectures": ["ExaoneForCausalLM"],
+    "model_type": "exaone",
+    "num_hidden_layers": None,
+    "num_layers": 1,
+    "rms_norm_eps": None,
+    "layer_norm_epsilon": 1e-4,
+    "hidden_act": None,
+    "activation_function": "silu",
+    "head_dim": None,
+    "tie_word_embeddings": False,
+}
+CWM = {
+    "architectures": ["CwmForCausalLM"],
+    "model_type": "cwm",
+    "sliding_window": 20,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 64},
+    "tie_word_embeddings": False,
+}
 GPT_NEOX = {
     "architectures": ["GPTNeoXForCausalLM"],
     "model_type": "gpt_neox",
@@ -614,6 +634,10 @@ MODELS = [
     Model("gpt2", GPT2, 120, prompt=20, half=True),
     Model("gpt2-headless-modern", GPT2 | {"n_layer": 1, "n_inner": 48, "activation_function": "gelu", "tie_word_embeddings": False},
           modern=True, headless=True, half=True),
+    Model("exaone", EXAONE, prompt=40, saved=True, half=True),
+    Model("cwm", CWM, prompt=40, half=True),
+    Model("kimi-k25", DEEPSEEK_V3 | FOUR_HEADS | {"num_hidden_layers": 1, "first_k_dense_replace": 0}, prompt=40,
+          with_images="KimiK25ForConditionalGeneration kimi_k25", half=True),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
