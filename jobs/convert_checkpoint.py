@@ -31,8 +31,8 @@ except ImportError as error:
     sys.exit(f"convert_checkpoint: expected torch, safetensors and numpy, got {error}; {NEEDED}")
 
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-# Integers and booleans: lists of tokens in draft layers (EAGLE-3's d2t and t2d).
-DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.int32, torch.bool)
+# Integers and booleans: lists of tokens in draft layers (EAGLE-3's d2t and t2d), and masks of attention in GPT-2.
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
 # Tensors that share memory are written out each for itself, so a file may grow, as by a head that is the embedding. One that would
 # grow further does not hold weights, and may ask for more memory than there is.
 MOST_GROWTH, ALWAYS_FINE = 4, 1 << 20
@@ -120,7 +120,7 @@ def refuse_unfit(where, name, value):
         raise Refusal(f"{where}: expected a tensor, got {type(value).__name__}; {SAVE_AGAIN}")
     if value.dtype not in DTYPES:
         found = str(value.dtype).removeprefix("torch.")
-        raise Refusal(f"{where}: expected bf16, fp16, fp32, int64, int32 or bool, got {found}; {SAVE_AGAIN}")
+        raise Refusal(f"{where}: expected bf16, fp16, fp32, int64, int32, uint8 or bool, got {found}; {SAVE_AGAIN}")
     if value.layout != torch.strided:
         raise Refusal(f"{where}: expected a dense tensor, got {value.layout}; {SAVE_AGAIN}")
     if value.device.type != "cpu":
@@ -129,7 +129,7 @@ def refuse_unfit(where, name, value):
 
 def ties_head(folder):
     config = read_json(folder / "config.json")
-    return bool(config.get("tie_word_embeddings", config.get("model_type") == "opt"))
+    return bool(config.get("tie_word_embeddings", config.get("model_type") in ("opt", "gpt2")))
 
 
 def without_shared(path, state, tied):

@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *config_name = "adapter_config.json", *weights_name = "adapter_model.safetensors";
 constexpr const char* merge_with_peft = "merge it with PEFT (merge_and_unload), and give the merged folder as model";
+constexpr const char* by_columns_field = "fan_in_fan_out";
 constexpr std::int64_t max_rank = std::int64_t{1} << 16;
 constexpr std::string_view prefix = "base_model.model.";
 
@@ -55,6 +56,7 @@ class Settings {
         rank_ = get_int(json_, "r", 1, max_rank, file_);
         alpha_ = number("lora_alpha", json_.value("lora_alpha", Json()));
         by_root_ = get_bool_or(json_, "use_rslora", false, file_);
+        by_columns_ = get_bool_or(json_, by_columns_field, false, file_);
         read_pattern("rank_pattern", [&](const std::string& module, const Json& value) {
             ranks_[module] = get_int(Json{{module, value}}, module, 1, max_rank, file_, "rank_pattern");
         });
@@ -63,6 +65,8 @@ class Settings {
         });
     }
 
+    /// The file if it says that the model's matrices are stored column by column; else "".
+    [[nodiscard]] std::string by_columns_file() const { return by_columns_ ? file_ : ""; }
     [[nodiscard]] std::int64_t rank_of(const std::string& module) const {
         return of_module("rank_pattern", ranks_, module, rank_);
     }
@@ -81,8 +85,8 @@ class Settings {
         const Json type = json_.value("peft_type", Json());
         if (type != "LORA") refuse("peft_type", "\"LORA\"", type);
         for (const auto& [field, value] : json_.items()) {
-            static const std::set<std::string> read{"peft_type",    "r", "lora_alpha", "use_rslora", "rank_pattern",
-                                                    "alpha_pattern"};
+            static const std::set<std::string> read{
+                "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", by_columns_field};
             if (read.contains(field) || is_informative(field)) continue;
             if (field == "bias") {
                 if (value != "none" && !value.is_null()) refuse(field, "\"none\"", value);
@@ -144,6 +148,7 @@ class Settings {
     Json json_;
     std::int64_t rank_ = 0;
     double alpha_ = 0;
+    bool by_columns_ = false;
     bool by_root_ = false;
     std::map<std::string, std::int64_t> ranks_;
     std::map<std::string, double> alphas_;
@@ -207,6 +212,7 @@ SafetensorsFolder open_tensors(const fs::path& folder) {
 Adapter Adapter::open(const fs::path& folder) {
     const Settings settings(folder / config_name);
     Adapter adapter(open_tensors(folder));
+    adapter.by_columns_file_ = settings.by_columns_file();
     for (const auto& [name, view] : adapter.tensors_.tensors()) {
         const auto [module, is_b] = module_of(name);
         const std::string shown = printable(name, 200);
@@ -237,6 +243,9 @@ Adapter Adapter::open(const fs::path& folder) {
 }
 
 void Adapter::fit(const ModelConfig& config) {
+    if (!by_columns_file_.empty() && !config.files.by_columns)
+        throw InputError(by_columns_file_, by_columns_field, "false, as the model's matrices are stored row by row",
+                         "true", merge_with_peft);
     Weights weights;
     std::map<std::string, TensorPart, std::less<>> matrices;  // by short name
     for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {

@@ -20,7 +20,8 @@ class Adapter {
     /// Reads and validates the folder; nothing of it is left out. Throws InputError.
     static Adapter open(const std::filesystem::path& folder);
 
-    /// Finds the model's matrix for each pair of A and B. Throws InputError if there is none, or one of another shape.
+    /// Finds the model's matrix for each pair of A and B. Throws InputError if there is none, or one of another shape
+    /// or order.
     void fit(const ModelConfig& config);
 
     /// Whether it changes this tensor of the model; after `fit`.
@@ -53,6 +54,7 @@ class Adapter {
     SafetensorsFolder tensors_;
     std::map<std::string, Pair> pairs_;
     std::map<std::string, const Pair*> of_tensors_;  ///< by tensor of the model
+    std::string by_columns_file_;  ///< that says that matrices are stored column by column; "": none does
 };
 
 }  // namespace longhaul::engine

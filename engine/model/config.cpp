@@ -68,8 +68,7 @@ void read_sizes(const Section& top, const Architecture& of, ModelConfig& config)
     config.hidden_size = size(name(keys.hidden_key, "hidden_size"), defaults.hidden, max_hidden_size);
     const std::int64_t usual_intermediate =
         keys.intermediate_per_hidden > 0 ? keys.intermediate_per_hidden * config.hidden_size : defaults.intermediate;
-    config.intermediate_size =
-        size(name(keys.intermediate_key, "intermediate_size"), usual_intermediate, max_intermediate_size);
+    config.intermediate_size = size(keys.intermediate_key, usual_intermediate, max_intermediate_size);
     config.num_layers = size(name(keys.layers_key, "num_hidden_layers"), defaults.layers, max_layers);
     config.num_heads = size(name(keys.heads_key, "num_attention_heads"), defaults.heads, max_heads);
     config.num_kv_heads =

@@ -199,18 +199,18 @@ std::span<const std::byte> MatrixView::bytes(std::int64_t first_row, std::int64_
 MatrixView require_matrix(const SafetensorsFolder& tensors, const std::string& name, std::int64_t rows,
                           std::int64_t columns, StackPlace place) {
     if (place.count > 0) return require_of_stack(tensors, name, rows, columns, place);
-    if (place.by_columns)
-        return {.form = StoredForm::transposed,
-                .rows = rows,
-                .columns = columns,
-                .tensor = name,
-                .elements = &tensors.require(name, {columns, rows})};
     const auto found = tensors.tensors().find(name);
     if (found != tensors.tensors().end() &&
         (found->second.dtype == TensorType::f8_e4m3 || found->second.dtype == TensorType::i8))
         return require_scaled(tensors, name, rows, columns);
     if (const std::optional<GroupedMatrix> groups = find_grouped(tensors, name, rows, columns))
         return grouped_view(*groups, rows, columns);
+    if (place.by_columns)
+        return {.form = StoredForm::transposed,
+                .rows = rows,
+                .columns = columns,
+                .tensor = name,
+                .elements = &tensors.require(name, {columns, rows})};
     return {.rows = rows, .columns = columns, .tensor = name, .elements = &tensors.require(name, {rows, columns})};
 }
 

@@ -115,11 +115,12 @@ void spell_arguments(Json& list, const std::function<std::string()>& text_of_lis
     each_argument_object(list, [&](std::size_t, std::size_t, const Json&) { has_any = true; });
     if (!has_any) return;
     const std::string text = text_of_list();
+    const bool is_its_text = engine::try_parse_json(text) == list;
     nlohmann::ordered_json ordered;
-    if (!text.empty()) ordered = engine::parse_ordered_json(text, "messages");
+    if (is_its_text) ordered = engine::parse_ordered_json(text, "messages");
     each_argument_object(list, [&](std::size_t m, std::size_t c, Json& arguments) {
-        arguments = text.empty() ? engine::json_text(arguments)
-                                 : engine::json_text(ordered[m]["tool_calls"][c]["function"]["arguments"]);
+        arguments = is_its_text ? engine::json_text(ordered[m]["tool_calls"][c]["function"]["arguments"])
+                                : engine::json_text(arguments);
     });
 }
 

@@ -18,7 +18,8 @@ std::vector<engine::ChatMessage> messages_of(const engine::Json& list, const std
                                              const std::string& field);
 
 /// Makes texts of arguments that are objects, as transformers has them: their members have an order, which `list` does
-/// not keep. text_of_list(): the text of the list as it stands in the data, "" if there is none.
+/// not keep. text_of_list(): the text of the list as it stands in the data; if it has none, or another one, they are
+/// sorted.
 void spell_arguments(engine::Json& list, const std::function<std::string()>& text_of_list);
 
 }  // namespace longhaul::runner

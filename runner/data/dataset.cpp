@@ -260,7 +260,7 @@ class RecordDataSet : public CheckedDataSet {
             if (!record.tokens.empty() || !settings.reasoning_end.empty()) return false;
             const std::string text = text_of(record, settings, label(index));
             return engine::without_space(text).ends_with("<think>");
-        } catch (const InputError&) {  // an item that fails
+        } catch (const Error&) {  // an item that fails
             return false;
         }
     }

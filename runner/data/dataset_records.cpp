@@ -195,8 +195,9 @@ class JsonRecords : public RecordSource {
     /// The text of a column, which may be a path; "" if it has none.
     [[nodiscard]] std::string text_of_column(const std::string& column, std::int64_t index) const {
         const std::size_t dot = column.rfind('.');
-        if (dot != std::string::npos) return rows_->column_text(index, column.substr(0, dot), column.substr(dot + 1));
-        return rows_->text_of(index, std::span(&column, 1));
+        std::string text = rows_->text_of(index, std::span(&column, 1));
+        if (!text.empty() || dot == std::string::npos) return text;
+        return rows_->column_text(index, column.substr(0, dot), column.substr(dot + 1));
     }
 
     /// Makes a text of the schema among the options: its members have an order, which `fields` do not keep. (Those of a

@@ -202,10 +202,10 @@ Calls marked_calls(std::string_view text, const std::vector<Tool>& tools) {
         if (mark == std::string_view::npos) return calls;
         text.remove_prefix(mark);
         std::string_view rest = text;
-        bool is_call = false;
+        bool is_read = false;
         if (take(rest, function_begin)) {
             text = rest;
-            is_call = add_function(rest, tools, calls);
+            is_read = add_function(rest, tools, calls);
         } else {
             take(rest, call_begin);
             text = rest = without_space(rest);
@@ -213,12 +213,13 @@ Calls marked_calls(std::string_view text, const std::vector<Tool>& tools) {
             if (rest.starts_with('{')) {
                 if (!length_of_value(rest)) return calls;  // all that follows is within it
                 const auto value = take_value(rest);
-                is_call = value && add_object(*value, tools, false, calls);
+                if (value) add_object(*value, tools, false, calls);
+                is_read = value.has_value();  // or no call, with texts that are none either
             } else {
-                is_call = add_pairs(rest, tools, calls);
+                is_read = add_pairs(rest, tools, calls);
             }
         }
-        if (is_call) text = rest;
+        if (is_read) text = rest;
     }
 }
 

@@ -97,7 +97,8 @@ class Merging {
                       {"r", 3},
                       {"lora_alpha", 5},
                       {"target_modules", "all-linear"},
-                      {"use_rslora", model.filename() == "phi3-short"}};
+                      {"use_rslora", model.filename() == "phi3-short"},
+                      {"fan_in_fan_out", config.files.by_columns}};
         settings["rank_pattern"][last] = 6;
         settings["alpha_pattern"][last.substr(last.find('.') + 1)] = 2.5;
         for (const auto& [tensor, part] : matrices) {
@@ -128,7 +129,7 @@ class Merging {
 
     void merge(const SafetensorsFolder& folder, const TensorPart& part, std::int64_t rank, float scale) {
         std::vector<float> sum(static_cast<std::size_t>(part.rows * part.columns));
-        const MatrixView view = require_matrix(folder, part.tensor, part.rows, part.columns);
+        const MatrixView view = require_matrix(folder, part.tensor, part.rows, part.columns, part.stack);
         read_as_f32(view, {.num_rows = part.rows, .num_columns = part.columns}, sum.data());
         const auto seed = static_cast<std::uint32_t>(pairs_.size());
         const std::vector<float> a = numbers(rank * part.columns, seed), b = numbers(part.rows * rank, seed + 1);
@@ -148,7 +149,18 @@ class Merging {
             const bool is_kept = tensor.first == module + "bias" || tensor.first.ends_with("correction_bias");
             return tensor.first.starts_with(module) && !is_kept;
         });
-        merged_[part.tensor] = {"F32", {part.rows, part.columns}, f32_bytes(sum)};
+        merged_[part.tensor] = part.stack.by_columns
+                                   ? StoredTensor{"F32", {part.columns, part.rows}, f32_bytes(by_columns(sum, part))}
+                                   : StoredTensor{"F32", {part.rows, part.columns}, f32_bytes(sum)};
+    }
+
+    static std::vector<float> by_columns(const std::vector<float>& matrix, const TensorPart& part) {
+        std::vector<float> turned;
+        for (std::int64_t column = 0; column < part.columns; ++column) {
+            for (std::int64_t row = 0; row < part.rows; ++row)
+                turned.push_back(matrix[static_cast<std::size_t>(row * part.columns + column)]);
+        }
+        return turned;
     }
 
     fs::path root_;
@@ -181,7 +193,8 @@ TEST_P(Adapters, GiveTheBitsOfMergedWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Adapters,
                          ::testing::Values("llama-llama3", "phi3-short", "glm4", "qwen3-moe", "deepseek-v2-lite", "opt",
-                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss", "nemotron3", "afmoe"),
+                                           "mistral3", "qwen3.5", "qwen2-gptq", "gpt-oss", "nemotron3", "afmoe",
+                                           "gpt2"),
                          [](const auto& name) {
                              std::string text = name.param;
                              std::erase_if(text, [](char c) { return c == '-' || c == '.'; });
@@ -329,7 +342,10 @@ TEST_F(RefusedAdapters, AreNamedByFileAndField) {
         {"{}", {}, "", "(none)"},
         {R"({"use_dora": true})", {}, "", config + "use_dora" + plain + "true" + peft},
         {R"({"lora_bias": true})", {}, "", config + "lora_bias" + plain + "true" + peft},
-        {R"({"fan_in_fan_out": true})", {}, "", config + "fan_in_fan_out" + plain + "true" + peft},
+        {R"({"fan_in_fan_out": true})",
+         {},
+         "",
+         config + "fan_in_fan_out: expected false, as the model's matrices are stored row by row, got true" + peft},
         {R"({"modules_to_save": ["lm_head"]})", {}, "", config + "modules_to_save" + plain + "an array of 1" + peft},
         {R"({"modules_to_save": []})", {}, "", "(none)"},
         {R"({"trainable_token_indices": [5]})",

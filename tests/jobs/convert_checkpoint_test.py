@@ -278,7 +278,7 @@ class Conversion(Case):
         self.refused_state({"w": 3}, "w: expected a tensor, got int" + fix)
         self.refused_state({3: torch.ones(1)}, "3: expected a tensor")
         self.refused_state(
-            {"w": torch.ones(1, dtype=torch.float64)}, "w: expected bf16, fp16, fp32, int64, int32 or bool, got float64" + fix
+            {"w": torch.ones(1, dtype=torch.float64)}, "w: expected bf16, fp16, fp32, int64, int32, uint8 or bool, got float64" + fix
         )
         self.refused_state({"w": torch.ones(1).to_sparse()}, "w: expected a dense tensor, got torch.sparse_coo" + fix)
         self.refused_state({"w": torch.empty(4, device="meta")}, "w: expected a tensor with values, got one on the device meta" + fix)

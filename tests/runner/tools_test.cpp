@@ -72,13 +72,25 @@ TEST(ToolCalls, LlamaAndMistral) {
 
 TEST(ToolCalls, WhatIsNoCallIsText) {
     for (const std::string text :
-         {"It is warm.", "", "{", "[]", "weather", "{\"town\": \"Ulm\"}", R"({"name": "other", "parameters": {}})",
-          R"({"name": "clock", "parameters": []})", R"({"name": "clock", "parameters": {}} and more)",
-          R"({"name": "clock", "price": 3})", R"({"name": "clock", "arguments": {}, "price": 3})",
-          R"(<tool_call>{"name": "other", "arguments": {}}</tool_call>)", "<tool_call></tool_call>",
-          R"(<tool_call>{"name": "clock", "arguments": {}</tool_call>)", "<tool_call>other\n</tool_call>",
+         {"It is warm.",
+          "",
+          "{",
+          "[]",
+          "weather",
+          "{\"town\": \"Ulm\"}",
+          R"({"name": "other", "parameters": {}})",
+          R"({"name": "clock", "parameters": []})",
+          R"({"name": "clock", "parameters": {}} and more)",
+          R"({"name": "clock", "price": 3})",
+          R"({"name": "clock", "arguments": {}, "price": 3})",
+          R"(<tool_call>{"name": "other", "arguments": {}}</tool_call>)",
+          R"(<tool_call>{"name": "other", "arguments": {"text": "<function=clock></function>"}}</tool_call>)",
+          "<tool_call></tool_call>",
+          R"(<tool_call>{"name": "clock", "arguments": {}</tool_call>)",
+          "<tool_call>other\n</tool_call>",
           "<tool_call><function=clock></tool_call>",
-          "<tool_call><function=weather><parameter=town>x</function></tool_call>", R"(clock{"a": )",
+          "<tool_call><function=weather><parameter=town>x</function></tool_call>",
+          R"(clock{"a": )",
           "<tool_call>weather<arg_key>town</arg_key></tool_call>"})
         EXPECT_EQ(calls_in(text), text);
     const std::string json = R"({"name": "clock", "arguments": {}})";
@@ -267,6 +279,11 @@ TEST_F(RequestToolsTest, ArgumentsMayBeObjects) {
     prompts.task = "prompts";
     prompts.data = write("p.jsonl", R"({"id": "a", )" + messages + "}\n");
     EXPECT_EQ(show(*DataSet::open(prompts), 0), "a: " + shown);
+    prompts.column = {"messages=x.m"};
+    std::string renamed = messages;
+    renamed.replace(renamed.find("messages"), 8, "x.m");
+    prompts.data = write("q.jsonl", R"({"id": "a", )" + renamed + R"(, "x": {"m": "another text"}})" + "\n");
+    EXPECT_EQ(show(*DataSet::open(prompts), 0), "a: " + shown);
 }
 
 TEST_F(RequestToolsTest, ATemplateWithoutToolsIsRefused) {
@@ -305,6 +322,7 @@ TEST_F(RequestToolsTest, ChatsWithToolsHaveTheTemplateForThem) {
     EXPECT_NE(show(*faulty, 0).find("(tool_use):1: filter 'nosuch': expected a filter"), std::string::npos)
         << show(*faulty, 0);
     EXPECT_EQ(show(*faulty, 1), "b: file") << "which does not need it";
+    EXPECT_EQ(faulty->notices(tokenizer_), std::vector<std::string>{}) << "a first item that fails stops nothing";
 }
 
 TEST_F(RequestToolsTest, CallsInAnswersHaveTheFormOfTheApi) {
