@@ -177,7 +177,7 @@ std::pair<std::string, bool> module_of(const std::string& tensor) {
 std::string_view short_name(std::string_view module) {
     for (bool shortened = true; shortened;) {
         shortened = false;
-        for (const std::string_view outer : {"model.", "language_model.", "decoder.", "backbone."}) {
+        for (const std::string_view outer : {"model.", "language_model.", "decoder.", "backbone.", "transformer."}) {
             if (!module.starts_with(outer)) continue;
             module.remove_prefix(outer.size());
             shortened = true;

@@ -95,7 +95,7 @@ constexpr Architecture architectures[] = {
     {"olmo2", "Olmo2ForCausalLM", silu, read_olmo2_layers},
     {"olmo3", "Olmo3ForCausalLM", silu, read_olmo3_layers},
     {"olmoe", "OlmoeForCausalLM", silu, read_olmoe_layers},
-    {"exaone", "ExaoneForCausalLM", read_with_layers, read_exaone_layers, {.kv_heads = 8}, exaone},
+    {"exaone", "ExaoneForCausalLM", read_with_layers, read_exaone_layers, {.kv_heads = 8}, exaone, "LlamaForCausalLM"},
     {"exaone4", "Exaone4ForCausalLM", silu, read_exaone4_layers},
     {"exaone_moe", "ExaoneMoeForCausalLM", silu, read_exaone_moe_layers, {}, {}, "ExaoneMoEForCausalLM"},
     {"ernie4_5", "Ernie4_5ForCausalLM", silu, read_ernie4_5_layers, ernie_sizes, {}, "Ernie4_5_ForCausalLM"},

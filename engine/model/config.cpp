@@ -65,12 +65,14 @@ void read_sizes(const Section& top, const Architecture& of, ModelConfig& config)
     };
     config.vocab_size = size("vocab_size", defaults.vocab, max_vocab_size);
     const FolderFormat& keys = of.folder;
-    config.hidden_size = size(name(keys.hidden_key, "hidden_size"), defaults.hidden, max_hidden_size);
+    const std::string_view hidden_key = name(keys.hidden_key, "hidden_size");
+    const std::string_view heads_key = name(keys.heads_key, "num_attention_heads");
+    config.hidden_size = size(hidden_key, defaults.hidden, max_hidden_size);
     const std::int64_t usual_intermediate =
         keys.intermediate_per_hidden > 0 ? keys.intermediate_per_hidden * config.hidden_size : defaults.intermediate;
     config.intermediate_size = size(keys.intermediate_key, usual_intermediate, max_intermediate_size);
     config.num_layers = size(name(keys.layers_key, "num_hidden_layers"), defaults.layers, max_layers);
-    config.num_heads = size(name(keys.heads_key, "num_attention_heads"), defaults.heads, max_heads);
+    config.num_heads = size(heads_key, defaults.heads, max_heads);
     config.num_kv_heads =
         top.size_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : config.num_heads, max_heads);
     config.max_positions = size(name(keys.positions_key, "max_position_embeddings"), defaults.positions, max_context);
@@ -80,8 +82,7 @@ void read_sizes(const Section& top, const Architecture& of, ModelConfig& config)
     }
     const bool quotient = top.find("head_dim") == nullptr && defaults.head_dim == 0;
     if (quotient && config.hidden_size % config.num_heads != 0) {
-        top.refuse(keys.hidden_key,
-                   "a multiple of " + std::string(keys.heads_key) + " = " + std::to_string(config.num_heads));
+        top.refuse(hidden_key, "a multiple of " + std::string(heads_key) + " = " + std::to_string(config.num_heads));
     }
     config.head_dim =
         top.size_or("head_dim", quotient ? config.hidden_size / config.num_heads : defaults.head_dim, max_head_dim);

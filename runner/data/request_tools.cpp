@@ -146,9 +146,9 @@ RequestTools read_tools(Settings& settings, const Json& body, const MemberText& 
     settings.template_variable.push_back("tools=" + text);
     if (choice != nullptr && *choice == "none") return request;
     const std::string format = own_format(body, where);
-    request.has_format = !format.empty();
+    request.has_format = !format.empty() || settings.format.kind != engine::OutputFormat::Kind::any;
     if (choice != nullptr && *choice != "auto") {
-        if (request.has_format)
+        if (!format.empty())
             throw InputError(where, "body." + format, "none beside a tool_choice that demands a call", "one");
         demand_call(settings, *choice, tools, text, where, request);
     }

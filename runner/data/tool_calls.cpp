@@ -1,6 +1,7 @@
 #include "runner/data/tool_calls.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -49,13 +50,22 @@ bool take(std::string_view& text, std::string_view mark) {
     return true;
 }
 
+/// Some schemas have the names of Python.
+std::string type_name(const std::string& name) {
+    static const std::map<std::string, std::string> of_python{{"str", "string"},   {"int", "integer"},
+                                                              {"float", "number"}, {"bool", "boolean"},
+                                                              {"dict", "object"},  {"list", "array"}};
+    const auto found = of_python.find(name);
+    return found == of_python.end() ? name : found->second;
+}
+
 /// Types that a schema allows; empty: any.
 std::set<std::string> types_of(const engine::Json& schema) {
     std::set<std::string> types;
     if (!schema.is_object()) return types;
     if (const auto type = schema.find("type"); type != schema.end()) {
         for (const engine::Json& one : type->is_array() ? *type : engine::Json::array({*type})) {
-            if (one.is_string()) types.insert(one.get<std::string>());
+            if (one.is_string()) types.insert(type_name(one.get<std::string>()));
         }
         return types;
     }

@@ -402,7 +402,7 @@ TEST(ConfigFamilies, ExaoneIsLlamaUnderOtherNames) {
         "layer_norm_epsilon": 0.001})");
     EXPECT_EQ(published.num_layers, 3);
     EXPECT_EQ(published.norm_eps, 0.001);
-    const ModelConfig saved = load_family("exaone", "ExaoneForCausalLM", R"({"rms_norm_eps": 0.002})");
+    const ModelConfig saved = load_family("exaone", "LlamaForCausalLM", R"({"rms_norm_eps": 0.002})");
     EXPECT_EQ(saved.num_layers, 2);
     EXPECT_EQ(saved.norm_eps, 0.002);
 }

@@ -33,7 +33,7 @@ FAKES = {
 import json, types
 __version__ = "2.6.0"
 bfloat16, float16, float32, strided = "bfloat16", "float16", "torch.float32", "strided"
-int64, int32, bool = "int64", "int32", "bool"
+int64, int32, uint8, bool = "int64", "int32", "uint8", "bool"
 
 class Tensor:
     dtype, layout, device = float32, strided, types.SimpleNamespace(type="cpu")

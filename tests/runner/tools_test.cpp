@@ -111,7 +111,7 @@ TEST(ToolCalls, WhatIsBetweenMarkedCallsIsDropped) {
 TEST(ToolCalls, ValuesHaveTheTypesOfTheSchema) {
     const Json schema = Json::parse(R"({"type": "object", "properties": {
         "text": {"type": ["string", "null"]}, "choice": {"enum": ["1", "2"]}, "flag": {"type": "boolean"},
-        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "real": {"type": "number"}}})");
+        "name": {"type": "str"}, "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "real": {"type": "number"}}})");
     const auto value = [&](const std::string& key, const std::string& text) {
         const ToolAnswer found = tool_calls_in(
             "<function=f><parameter=" + key + ">\n" + text + "\n</parameter></function>", {{"f", schema}});
@@ -119,6 +119,7 @@ TEST(ToolCalls, ValuesHaveTheTypesOfTheSchema) {
     };
     EXPECT_EQ(value("text", "12"), R"({"text":"12"})");
     EXPECT_EQ(value("text", "null"), R"({"text":null})");
+    EXPECT_EQ(value("name", "12"), R"({"name":"12"})");
     EXPECT_EQ(value("choice", "1"), R"({"choice":"1"})");
     EXPECT_EQ(value("flag", "True"), R"({"flag":true})") << "as Python writes it";
     EXPECT_EQ(value("flag", "false"), R"({"flag":false})");
