@@ -199,7 +199,8 @@ void put_model(const ModelConfig& config, Fields& fields) {
     fields.put("embedding_size", embedding, usual.embedding_size);
     fields.put("norm_eps", norm_eps, usual.norm_eps);
     fields.put("learned_positions", learned_positions, usual.learned_positions);
-    fields.put("first_position_row", first_position_row, std::int64_t{learned_positions ? 2 : 0});  // once a constant
+    const std::int64_t usual_row = learned_positions ? 2 : 0;  // before GPT-2, only OPT had learned positions
+    fields.put("first_position_row", first_position_row, usual_row);
     fields.put("tied_embeddings", tied_embeddings, usual.tied_embeddings);
     fields.put("head_bias", head_bias, usual.head_bias);
     fields.put("embedding_scale", embedding_scale, usual.embedding_scale);
