@@ -136,7 +136,10 @@ bool add_function(std::string_view& text, const std::vector<Tool>& tools, Calls&
     while (take(text, "<parameter=")) {
         const auto key = take_until(text, ">");
         auto value = take_until(text, "</parameter>");
-        if (!key || !value) return false;
+        if (!key || !value) {  // the answer was cut: all that follows is the value
+            text = {};
+            return false;
+        }
         if (value->starts_with('\n')) value->remove_prefix(1);
         if (value->ends_with('\n')) value->remove_suffix(1);
         arguments[std::string(*key)] = value_of(*tool, std::string(*key), *value);
@@ -158,7 +161,10 @@ bool add_pairs(std::string_view& text, const std::vector<Tool>& tools, Calls& ca
         const auto key = take_until(text, "</arg_key>");
         if (!key || !take(text, "<arg_value>")) return false;
         const auto value = take_until(text, "</arg_value>");
-        if (!value) return false;
+        if (!value) {
+            text = {};
+            return false;
+        }
         const std::string name(without_space(*key));
         arguments[name] = value_of(*tool, name, *value);
     }
@@ -211,25 +217,19 @@ Calls marked_calls(std::string_view text, const std::vector<Tool>& tools) {
         const std::size_t mark = find_mark(text);
         if (mark == std::string_view::npos) return calls;
         text.remove_prefix(mark);
-        std::string_view rest = text;
-        bool is_read = false;
-        if (take(rest, function_begin)) {
-            text = rest;
-            is_read = add_function(rest, tools, calls);
-        } else {
-            take(rest, call_begin);
-            text = rest = without_space(rest);
-            if (rest.starts_with(function_begin)) continue;
-            if (rest.starts_with('{')) {
-                if (!length_of_value(rest)) return calls;  // all that follows is within it
-                const auto value = take_value(rest);
-                if (value) add_object(*value, tools, false, calls);
-                is_read = value.has_value();  // or no call, with texts that are none either
-            } else {
-                is_read = add_pairs(rest, tools, calls);
-            }
+        if (take(text, function_begin)) {
+            add_function(text, tools, calls);
+            continue;
         }
-        if (is_read) text = rest;
+        take(text, call_begin);
+        text = without_space(text);
+        if (text.starts_with(function_begin)) continue;
+        if (text.starts_with('{')) {
+            if (!length_of_value(text)) return calls;  // all that follows is within it
+            if (const auto value = take_value(text)) add_object(*value, tools, false, calls);
+        } else {
+            add_pairs(text, tools, calls);
+        }
     }
 }
 

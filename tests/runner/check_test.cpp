@@ -409,6 +409,9 @@ TEST_F(CheckTest, ARunFolderOfAnotherJobIsRefusedAsRunDoes) {
     EXPECT_EQ(check().code(), ExitCode::usage);
     write_identity(run, settings, {{"numerics", "2"}});
     EXPECT_NE(lines_of(check()).front().find("finish the run with the one that began it"), std::string::npos);
+    write_identity(run, settings, {{"model", "another"}, {"numerics", "2"}});
+    EXPECT_NE(lines_of(check()).front().find("finish the run with the one that began it"), std::string::npos)
+        << "another version may have other fingerprints";
     fs::create_directories(folder / "thesis");
     write("thesis/thesis.tex", "precious");
     EXPECT_EQ(lines_of(check({{"output", (folder / "thesis").string(), "command line"}})),

@@ -89,6 +89,8 @@ TEST(ToolCalls, WhatIsNoCallIsText) {
           R"(<tool_call>{"name": "clock", "arguments": {}</tool_call>)",
           "<tool_call>other\n</tool_call>",
           "<tool_call><function=clock></tool_call>",
+          "<function=weather><parameter=town>\n<function=clock></function>",
+          "<tool_call>weather<arg_key>town</arg_key><arg_value><tool_call>clock</tool_call>",
           "<tool_call><function=weather><parameter=town>x</function></tool_call>",
           R"(clock{"a": )",
           "<tool_call>weather<arg_key>town</arg_key></tool_call>"})
@@ -126,7 +128,7 @@ TEST(ToolCalls, ValuesHaveTheTypesOfTheSchema) {
     EXPECT_EQ(value("maybe", "None"), R"({"maybe":null})");
     EXPECT_EQ(value("maybe", "5"), R"({"maybe":5})");
     EXPECT_EQ(value("real", "5"), R"({"real":5})");
-    EXPECT_EQ(value("real", "much"), R"({"real":"much"})") << "whoever runs the tool may say what is wrong";
+    EXPECT_EQ(value("real", "much"), R"({"real":"much"})") << "the tool may say what is wrong";
     EXPECT_EQ(value("other", "[1, 2]"), R"({"other":[1,2]})");
 }
 

@@ -23,7 +23,8 @@ import safetensors.torch
 import torch
 from make_parity_goldens import EAGER, numbers, published_experts, random_weights, without_none, write_json, write_model
 from make_parity_goldens import write_model_with_images
-from parity_models import DEEPSEEK_V3, FOUR_HEADS, GLM4_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, SMALL, Model
+from parity_configs import DEEPSEEK_V3, FOUR_HEADS, GLM4_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, SMALL
+from parity_models import Model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -19,7 +19,8 @@ import tempfile
 import safetensors.torch
 import torch
 import transformers
-from parity_models import MODELS, NULL, ROPE_POSITIONS, ROPES, SMALL
+from parity_configs import NULL, SMALL
+from parity_models import MODELS, ROPE_POSITIONS, ROPES
 from stored_weights import SCALED, quantized
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
