@@ -3,11 +3,10 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <string>
 #include <vector>
 
-#include "engine/error.hpp"
+#include "engine/failure.hpp"
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/files.hpp"
@@ -68,11 +67,6 @@ int dispatch(const Arguments& all) {
     return help ? print(help_text(syntax_of(name))) : command->second(arguments);
 }
 
-int fail(const std::string& line, ExitCode code) {
-    std::fprintf(stderr, "error: %s\n", line.c_str());
-    return static_cast<int>(code);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -81,13 +75,9 @@ int main(int argc, char** argv) {
         const int code = dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
         if (code != static_cast<int>(ExitCode::storage)) flush_output();  // otherwise it was reported
         return code;
-    } catch (const Error& error) {
-        return fail(error.what(), error.exit_code());
-    } catch (const std::bad_alloc&) {
-        return fail(out_of_memory, ExitCode::error);
-    } catch (const std::exception& error) {
-        return fail(std::string("internal: expected no failure here, got '") + engine::printable(error.what(), 300) +
-                        "'; please report it",
-                    ExitCode::error);
+    } catch (const std::exception&) {
+        const Failure failure = current_failure();
+        std::fprintf(stderr, "error: %s\n", failure.line.c_str());
+        return static_cast<int>(failure.code);
     }
 }

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
 #include "engine/bytes.hpp"
-#include "engine/error.hpp"
+#include "engine/failure.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -25,17 +24,13 @@ class LocalGroup final : public Group {
     }
 };
 
-/// Runs `body` and returns the exit code and message of what it throws; code 0: it did not throw.
-std::pair<int, std::string> failure_of(const std::function<void()>& body) {
+/// Runs `body` and returns what it throws; code done: nothing.
+Failure failure_of(const std::function<void()>& body) {
     try {
         body();
-        return {0, ""};
-    } catch (const Error& error) {
-        return {static_cast<int>(error.exit_code()), error.what()};
-    } catch (const std::bad_alloc&) {
-        return {static_cast<int>(ExitCode::error), out_of_memory};
-    } catch (const std::exception& error) {
-        return {static_cast<int>(ExitCode::error), error.what()};
+        return {"", ExitCode::done};
+    } catch (const std::exception&) {
+        return current_failure();
     }
 }
 
@@ -62,10 +57,10 @@ std::int64_t min_over_ranks(Group& group, std::int64_t mine) {
 }
 
 void agree(Group& group, const std::function<void()>& body) {
-    const auto [code, line] = failure_of(body);
+    const Failure failure = failure_of(body);
     ByteWriter mine;
-    mine.put(code);
-    mine.put(line);
+    mine.put(static_cast<int>(failure.code));
+    mine.put(failure.line);
     std::vector<std::byte> verdict;
     for (const std::vector<std::byte>& part : group.gather(mine.bytes())) {
         if (ByteReader(part).get<int>() != 0 && verdict.empty()) verdict = part;

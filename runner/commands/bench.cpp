@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "engine/error.hpp"
+#include "engine/failure.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/host/message_text.hpp"
@@ -240,9 +240,8 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
         try {
             measure_and_print(setup, line, world.is_first());
         } catch (const std::bad_alloc&) {  // on this rank only: the others wait in a collective
-            int code = 1;
-            const std::string failure = describe_failure(code);
-            abort_all(failure, code);
+            const Failure failure = current_failure();
+            abort_all(failure.line, static_cast<int>(failure.code));
         }
     });
 }

@@ -14,8 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "engine/json.hpp"
-#include "kernels/device_error.hpp"
+#include "engine/failure.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -64,26 +63,6 @@ void World::split(int ranks_per_replica) {
     MPI_Comm_rank(replica_comm_, &rank_in_replica_);
 }
 
-std::string describe_failure(int& code) {
-    try {
-        throw;
-    } catch (const Error& error) {
-        code = static_cast<int>(error.exit_code());
-        return error.what();
-    } catch (const std::bad_alloc&) {
-        code = static_cast<int>(ExitCode::error);
-        return out_of_memory;
-    } catch (const kernels::DeviceError& error) {
-        code = static_cast<int>(ExitCode::error);
-        return "device: expected no device error, got '" + engine::printable(error.what(), 300) +
-               "'; checkpoints are kept: run again";
-    } catch (const std::exception& error) {
-        code = static_cast<int>(ExitCode::error);
-        return "internal: expected no failure here, got '" + engine::printable(error.what(), 300) +
-               "'; please report it";
-    }
-}
-
 void abort_all(const std::string& line, int code) noexcept {
     std::fprintf(stderr, "error: %s\n", line.c_str());
     std::fflush(stderr);
@@ -98,9 +77,8 @@ int exit_code_of_ranks(const std::function<int()>& body) {
     } catch (const AgreedFailure& failure) {
         return failure.code;
     } catch (const std::exception&) {
-        int code = 1;
-        const std::string line = describe_failure(code);
-        abort_all(line, code);
+        const Failure failure = current_failure();
+        abort_all(failure.line, static_cast<int>(failure.code));
     }
 }
 
@@ -113,9 +91,8 @@ void World::agree_on_collective(const std::function<void()>& body) const {
         } catch (const Error&) {
             throw;
         } catch (const std::exception&) {
-            int code = 1;
-            const std::string line = describe_failure(code);
-            abort_all(line, code);
+            const Failure failure = current_failure();
+            abort_all(failure.line, static_cast<int>(failure.code));
         }
     });
 }
@@ -126,7 +103,9 @@ void World::agree(const std::function<void()>& body) const {
     try {
         body();
     } catch (const std::exception&) {
-        line = describe_failure(code);
+        const Failure failure = current_failure();
+        line = failure.line;
+        code = static_cast<int>(failure.code);
     }
     const int mine = code == 0 ? INT_MAX : rank_;
     int failed = INT_MAX;

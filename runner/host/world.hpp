@@ -74,9 +74,6 @@ class World {
     std::string host_;
 };
 
-/// Error line and exit code of the exception in flight; call it in a catch block.
-std::string describe_failure(int& code);
-
 /// Prints "error: LINE" and ends all ranks. For failures outside of `agree`, where the other ranks cannot be informed.
 [[noreturn]] void abort_all(const std::string& line, int code) noexcept;
 

@@ -87,6 +87,7 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
     const DraftFolders folders = draft_folders(settings);
     std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
     wanted += " part " + std::to_string(static_cast<int>(settings.draft->part));
+    if (!folders.layer.empty()) wanted += " of " + std::string(settings.draft->name);
     for (const auto& folder : folders.all()) wanted += "\n" + folder.string();
     if (folders.target_copy) wanted += " " + (with_copy ? settings.draft_precision : "no copy");
     wanted += "\n" + folders.corpus.string();

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "engine/draft/methods.hpp"
-#include "engine/error.hpp"
+#include "engine/failure.hpp"
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/host/process.hpp"
 #include "runner/host/signals.hpp"
@@ -177,9 +177,8 @@ engine::ReplicaOutcome ReplicaDriver::run() {
     try {
         outcome = replica_->run();
     } catch (const std::exception&) {
-        int code = 1;
-        const std::string line = describe_failure(code);
-        abort_all(line, code);
+        const Failure failure = current_failure();
+        abort_all(failure.line, static_cast<int>(failure.code));
     }
     std::array<char, 200> times{};
     std::snprintf(times.data(), times.size(),

@@ -267,8 +267,8 @@ std::string shown_value(const SweepPoint& point, const std::string& key) {
 }
 
 std::string model_needs(const Settings& settings) {
-    static const std::set<std::string> keys{"model",  "adapter", "precision",       "kv-precision",
-                                            "device", "kernels", "tensor-parallel", "packed-weights"};
+    static const std::set<std::string> keys{"model",   "adapter",    "precision",       "kv-precision",  "device",
+                                            "kernels", "all-reduce", "tensor-parallel", "packed-weights"};
     return texts_of(settings, [](const Key& key) { return keys.contains(key.info.key); });
 }
 

@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/error.hpp"
+#include "engine/failure.hpp"
+#include "engine/parallel/group.hpp"
 #include "kernels/numerics.hpp"
 #include "runner/host/world.hpp"
 #include "runner/job/settings.hpp"
@@ -137,18 +138,35 @@ TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
     EXPECT_TRUE(refusal(given, no_build).starts_with("command line: kernels: expected "));
 }
 
+// Also where the ranks of a group agree on it.
+TEST(DeviceChoice, AGpuThatFailsWhileWeightsLoadIsNoBugOfOurs) {
+    const auto alone = engine::make_local_group();
+    try {
+        engine::agree(*alone, [] { throw kernels::DeviceError("CUDA: out of memory"); });
+        FAIL() << "agreed";
+    } catch (const Error& error) {
+        EXPECT_STREQ(error.what(),
+                     "device: expected no device error, got 'CUDA: out of memory'; checkpoints are kept: run again");
+    }
+    try {
+        engine::agree(*alone, [] { throw std::logic_error("no such page"); });
+        FAIL() << "agreed";
+    } catch (const Error& error) {
+        EXPECT_STREQ(error.what(), "internal: expected no failure here, got 'no such page'; please report it");
+    }
+}
+
 TEST(DeviceChoice, AGpuThatFailsIsNoBugOfOurs) {
-    int code = 0;
-    std::string line;
+    Failure failure;
     try {
         throw kernels::DeviceError(
             "CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) in synchronize");
     } catch (const std::exception&) {
-        line = describe_failure(code);
+        failure = current_failure();
     }
-    EXPECT_EQ(code, 1);
+    EXPECT_EQ(failure.code, ExitCode::error);
     EXPECT_EQ(
-        line,
+        failure.line,
         "device: expected no device error, got 'CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) "
         "in synchronize'; checkpoints are kept: run again");
 }

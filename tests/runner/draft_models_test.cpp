@@ -78,6 +78,28 @@ TEST(DraftModels, RanksThatSeeOtherModelsHoldThemAlike) {
     EXPECT_EQ(load_on_two_ranks(settings), (std::array<std::string, 2>{}));
 }
 
+// Points of a sweep share draft models. A layer that was loaded for one method is checked again for another.
+TEST(DraftModels, ALayerIsOfOneMethod) {
+    const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
+    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    const auto alone = engine::make_local_group();
+    const auto target = engine::Model::load(LONGHAUL_DEMO_MODEL, engine::Precision::bf16, *device, *alone);
+    Settings settings = drafting(LONGHAUL_DEMO_MODEL "/../eagle");
+    settings.tensor_parallel = 1;
+    settings.draft = "eagle";
+    DraftModels drafts;
+    drafts.load(settings, *target, *tokenizer, *device, *alone);
+    settings.draft = "lyanna";
+    try {
+        drafts.load(settings, *target, *tokenizer, *device, *alone);
+        FAIL() << "Lyanna drafts with a layer of EAGLE";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("give a folder that was trained for draft = lyanna"),
+                  std::string::npos)
+            << error.what();
+    }
+}
+
 TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
     engine::ModelConfig opt;  // of the shape of OPT-125M as far as it matters here
     opt.vocab_size = 50272;

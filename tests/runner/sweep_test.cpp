@@ -207,6 +207,13 @@ TEST_F(SweepFile, AnotherAdapterIsAnotherModel) {
                      "draft-tree=4,adapter=second"}));
 }
 
+// A device sums in one order, so another order needs another device.
+TEST_F(SweepFile, AnotherSumIsAnotherModel) {
+    const std::vector<SweepPoint> points = points_of(read(job + "device = cuda\ngrid all-reduce = ordered | nccl\n"));
+    ASSERT_EQ(points.size(), 2U);
+    EXPECT_NE(model_needs(points[0].settings), model_needs(points[1].settings));
+}
+
 // A data set that stays open between points must give each point its own prompts.
 TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
     for (const char* grid :
