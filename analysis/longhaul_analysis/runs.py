@@ -48,12 +48,12 @@ TREE_KEYS = ("draft-depth", "draft-nodes")
 
 # Fields of stats.jsonl besides id and sample, as longhaul writes them.
 STATISTICS: Mapping[str, type] = {
-    "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
-    "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
-    "accepted_ngram_path": int, "accepted_resampled": int, "draft_model_calls": int, "accepted_draft_model": int,
-    "block_efficiency": float, "mbsu": float, "tokens_per_second": float, "branched_trees": int,
-    "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int, "recomputed_tokens": int,
-    "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
+    "replica": int, "num_tokens": int, "prompt_tokens": int, "cached_tokens": int, "seconds": float,
+    "prefill_seconds": float, "steps": int, "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int,
+    "accepted_ngram": int, "accepted_ngram_path": int, "accepted_resampled": int, "draft_model_calls": int,
+    "accepted_draft_model": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
+    "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int,
+    "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
 }  # fmt: skip
 
 

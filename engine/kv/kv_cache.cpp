@@ -373,6 +373,28 @@ void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
     committed_ += std::ssize(scratch_slots);
 }
 
+void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        const kernels::KvLayout& of_group = layout(g);
+        if (of_group.is_state())
+            throw std::logic_error("a state belongs to one position and cannot be copied to others");
+        const std::int64_t needed = of_group.window > 0 ? num_tokens - of_group.window - margin : 0;
+        for (std::int64_t position = std::max(needed, committed_); position < num_tokens; ++position)
+            pool(g).device().kv_move(of_group, slot_in(source.pages(g), position), slot_in(pages(g), position));
+    }
+    committed_ = num_tokens;
+}
+
+void KvSequence::trim(std::int64_t num_tokens) {
+    for (GroupPages& group : groups_) {
+        shrink(*group.pool, group.scratch, 0);
+        if (group.max_owned < unlimited) continue;
+        shrink(*group.pool, group.owned, static_cast<std::size_t>(PagePool::pages_for(num_tokens)));
+        group.pages = group.owned;
+    }
+    update_views();
+}
+
 PageCounts KvSequence::pages_held() const {
     std::vector<std::int64_t> counts;
     for (const GroupPages& group : groups_)

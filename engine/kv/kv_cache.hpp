@@ -200,6 +200,15 @@ class KvSequence {
     /// Copies scratch slots to the positions from committed() on, in order, and commits them.
     void accept(std::span<const std::int32_t> scratch_slots);
 
+    /// Copies the positions from committed() up to `num_tokens` of another sequence of the pool, and commits them.
+    /// Pages for them are reserved. Of a group with a sliding window it copies what a reader of [.., `num_tokens`)
+    /// needs: the windows before that and `margin` positions more, which `source` must not have overwritten.
+    void copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin);
+    /// Gives back the scratch pages, and the pages behind the first `num_tokens` positions in groups without a window.
+    /// No reader may have them. Then it is only copied from: committed() stays, and tells what windows have
+    /// overwritten.
+    void trim(std::int64_t num_tokens);
+
     /// Valid until more pages are reserved.
     [[nodiscard]] KvView view() const { return {pages(), scratch_pages(), more_groups_}; }
     [[nodiscard]] std::span<std::byte* const> pages(std::size_t group = 0) const { return groups_[group].pages; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -70,11 +71,17 @@ CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model
     if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder);
 }
 
+/// A round's KV file is built in memory: a round begins before that gets too large.
+static constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
+
+std::int64_t CheckpointRounds::room_for_positions() const {
+    if (!enabled() || !options_.store_kv) return std::numeric_limits<std::int64_t>::max() / 2;
+    return std::max<std::int64_t>(max_bytes / std::max<std::int64_t>(position_bytes_, 1) - tokens_since_, 0);
+}
+
 bool CheckpointRounds::due() const {
     if (!enabled() || active_ || !error_.empty()) return false;
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
-    // A round's KV file is built in memory: begin a round before that gets too large.
-    constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
             record_bytes_since_ >= max_bytes || (options_.store_kv && tokens_since_ * position_bytes_ >= max_bytes));

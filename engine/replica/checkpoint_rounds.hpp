@@ -49,6 +49,9 @@ class CheckpointRounds {
     /// First rank: whether a round should begin now, and what it stores: no KV above `checkpoint-quota`, and states
     /// only where they are worth their size. What follows the last states is computed again after a crash.
     [[nodiscard]] bool due() const;
+    /// Positions that may be added at once before the next round's file gets too large: 0 while a round is written, if
+    /// it already is.
+    [[nodiscard]] std::int64_t room_for_positions() const;
     [[nodiscard]] RoundContents next_contents() const;
 
     /// Begins a round with all `sequences` that have something new. Called on all ranks at the same step; no round may

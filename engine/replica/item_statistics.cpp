@@ -27,6 +27,7 @@ void for_each_counter(Statistics& s, Visit visit) {
     visit("resumes", s.resumes);
     visit("recomputed_tokens", s.recomputed_tokens);
     visit("recomputed_rows", s.recomputed_rows);
+    visit("cached_tokens", s.cached_tokens);
     visit("branched_trees", s.branched_trees);
     visit("checkpoint_stall_seconds", s.checkpoint_stall_seconds);
 }

@@ -28,6 +28,7 @@ struct ItemStatistics {
                  accepted_draft_model = 0;  ///< the part of steps in which draft models alone draft
     std::int64_t decode_tokens = 0;         ///< tokens emitted by target calls (block efficiency = this / target_calls)
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
+    std::int64_t cached_tokens = 0;   ///< of the prompt, whose keys and values were copied (prefix caching)
     std::int64_t branched_trees = 0;  ///< trees in which some node has several children
     double checkpoint_stall_seconds = 0;
     std::vector<LengthRow> by_length;  ///< a row per 1,024 output tokens

@@ -26,7 +26,8 @@ void Replica::State::admit(Admission& admission) {
     restore(*sequence, admission);
     sequence->statistics.recomputed_tokens +=
         std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
-    if (admission.restored && sequence->num_output() > 0 && !options.scoring)
+    sequence->rows_count_again = admission.restored && sequence->num_output() > 0 && !options.scoring;
+    if (sequence->rows_count_again)
         sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();
     in_flight.push_back(std::move(sequence));
 }
@@ -94,6 +95,9 @@ void Replica::State::preempt(std::int64_t number) {
     const auto at =
         std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
     (*at)->kv = std::make_shared<KvSequence>(pool);  // recomputed from the tokens
+    (*at)->min_committed = 0;
+    (*at)->rows_count_again = false;
+    (*at)->statistics.cached_tokens = 0;
     (*at)->drafter->release();
     (*at)->feeds_drafter = true;
     (*at)->has_decoded = false;
@@ -119,6 +123,8 @@ void Replica::State::apply(StepHeader& header) {
         rounds.progress();
         outcome.checkpoint_stall_seconds += seconds_since(start);
     }
+    if (header.release_prefix) finished_prefix = {};
+    trim_prefix();
     for (const std::int64_t number : header.too_large) {
         const auto fail_in = [&](auto& sequences) {
             const auto at =

@@ -155,10 +155,12 @@ void Replica::State::plan_rope(StepHeader& header) const {
     header.wait = !header.preempt.empty();
 }
 
-// Every sequence must have the pages for its next step. If pages are short: first wait for an active checkpoint round,
-// which may hold pages of finished items; then preempt the youngest sequences. A sequence that does not fit even alone
-// fails.
+// Every sequence must have the pages for its next step. If pages are short: first give back those of a finished item's
+// prompt; then wait for an active checkpoint round, which may hold pages of finished items; then preempt the youngest
+// sequences. A sequence that does not fit even alone fails.
 void Replica::State::plan_memory(StepHeader& header) {
+    // Pages in host memory cost every step more time than a prompt is worth.
+    header.release_prefix = finished_prefix.kv != nullptr && pool.host_pages_in_use() > 0;
     if (in_flight.empty() || header.wait) return;
     if (!pages_wanted(*in_flight[0]).fit_in(pool.max_pages())) {
         header.too_large.push_back(in_flight[0]->number);
@@ -168,6 +170,8 @@ void Replica::State::plan_memory(StepHeader& header) {
     PageCounts free = free_pages();
     if (free.enough()) return;
     header.wait = true;
+    header.release_prefix = finished_prefix.kv != nullptr;
+    if (header.release_prefix) return;
     for (std::size_t i = in_flight.size(); !rounds.active() && !free.enough() && i-- > 1;) {
         free += in_flight[i]->kv->pages_held().max(pages_wanted(*in_flight[i]));
         header.preempt.push_back(in_flight[i]->number);
@@ -245,7 +249,11 @@ void Replica::State::plan_admissions(StepHeader& header) {
             wanted -= pool.pages_for(candidate.text.tokens);
             limit -= pool.max_host_pages();
         }
-        if (!wanted.fit_in(limit)) return;
+        if (!wanted.fit_in(limit)) {
+            if (finished_prefix.kv) limit += finished_prefix.kv->pages_held();
+            header.release_prefix = header.release_prefix || wanted.fit_in(limit);
+            return;
+        }
         free -= wanted;
         ++in_batch;
         if (is_waiting) {
@@ -313,6 +321,8 @@ StepHeader Replica::State::plan() {
     }
     plan_trees(header);
     header.prefill_rows = pace.rows();
+    header.max_copied =
+        std::min(8 * options.prefill_chunk, rounds.room_for_positions());  // bounds the step's time, too
     header.begin_round = rounds.due();
     header.round = rounds.next_contents();
     return header;

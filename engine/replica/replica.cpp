@@ -24,6 +24,7 @@ Replica::~Replica() {
 
 ReplicaOutcome Replica::run() {
     State& s = *state_;
+    s.report("idle");  // what it took to get here is no pass's time
     for (;;) {
         if (s.hooks.poke) s.hooks.poke();
         StepHeader header = s.group.is_first() ? s.plan() : StepHeader{};

@@ -57,6 +57,7 @@ struct ReplicaOptions {
     /// by an item that runs alone. An item is admitted beside others only if device memory holds them all.
     std::int64_t kv_host_bytes = 0;
     std::int64_t prefill_chunk = prefill_chunk_of(false);  ///< maximum prompt tokens per forward pass
+    bool prefix_caching = true;                            ///< false: every prompt is computed as a whole
 };
 
 /// The numbers of a progress line.

@@ -1,7 +1,8 @@
 // The scoring step, which replaces the generation step: one pass over rows of the given texts, as many as the logits'
-// memory allows, and the loss of the token after each row. The KV cache of a window starts empty at position 0, so a
-// token's loss depends on its window alone, not on passes, batch or earlier launches.
+// memory allows, and the loss of the token after each row. The KV cache of a window starts at position 0, so a token's
+// loss depends on its window alone, not on passes, batch or earlier launches.
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
 #include "engine/replica/state.hpp"
@@ -21,11 +22,16 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
         std::min(begin + options.scoring->window, sequence.prompt_size() + output_limit(sequence.item));
     if (sequence.window_begin != begin) sequence.kv->set_committed(0);
     sequence.window_begin = begin;
-    ScoreSlice& slice = score_slices.emplace_back();
+    if (begin < next && !sequence.kv->reserve(end - begin))
+        throw std::logic_error("pages were planned for every window");
+    const PrefixSource source = best_prefix(sequence);
+    if (prefix_is_coming(sequence, source)) return;
+    std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;  // nothing of it is stored
+    copy_prefix(sequence, source, unlimited);
+    TextSlice& slice = text_slices.emplace_back();
     slice.sequence = &sequence;
     slice.first_logits = logits_row;
     if (begin == next) return;  // the first token of a disjoint window has no context
-    if (!sequence.kv->reserve(end - begin)) throw std::logic_error("pages were planned for every window");
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t first = sequence.kv->committed();
@@ -60,7 +66,7 @@ std::shared_ptr<TextStates> Replica::State::make_states(const Sequence& sequence
     return states;
 }
 
-void Replica::State::keep_states(const ScoreSlice& slice, const HiddenStates& hidden) {
+void Replica::State::keep_states(const TextSlice& slice, const HiddenStates& hidden) {
     std::vector<float> values(static_cast<std::size_t>(slice.num_logits * hidden.width()));
     if (values.empty()) return;
     model.device().download(values.data(),
@@ -77,7 +83,7 @@ void Replica::State::keep_top_tokens(TextStates& states) {
     }
 }
 
-void Replica::State::take_scores(const ScoreSlice& slice, PassResult& result) {
+void Replica::State::take_scores(const TextSlice& slice, PassResult& result) {
     Logits& logits = result.logits;
     Sequence& sequence = *slice.sequence;
     TextStates* const states = sequence.states.get();
@@ -109,6 +115,7 @@ void Replica::State::take_scores(const ScoreSlice& slice, PassResult& result) {
     }
     if (!reason) return;
     finish(sequence, *reason);
+    keep_prefix(sequence);
     std::erase_if(in_flight, [&](const auto& s) { return s.get() == &sequence; });
 }
 
@@ -116,7 +123,7 @@ void Replica::State::score_step(const StepHeader& header) {
     const auto start = std::chrono::steady_clock::now();
     rows.clear();
     kv_sequences.clear();
-    score_slices.clear();
+    text_slices.clear();
     std::int64_t rows_left = std::min(
         header.prefill_rows, max_logits_rows(model.config().vocab_size, model.device().own_memory().has_value()));
     std::int64_t logits_row = 0;
@@ -128,10 +135,11 @@ void Replica::State::score_step(const StepHeader& header) {
     const double forward_seconds = seconds_since(start);
     pace.took(static_cast<std::int64_t>(rows.size()), forward_seconds);
     for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;
-    for (const ScoreSlice& slice : score_slices) take_scores(slice, result);
+    for (const TextSlice& slice : text_slices) take_scores(slice, result);
     outcome.forward_seconds += forward_seconds;
     outcome.verify_seconds += seconds_since(start) - forward_seconds;
     outcome.decode_seconds += seconds_since(start);
+    trim_prefix();
     report("decode");
 }
 

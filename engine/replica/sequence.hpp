@@ -58,9 +58,10 @@ struct Sequence {
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
     std::unique_ptr<SequenceDrafter> drafter;
-    bool has_decoded = false;    ///< has decoded since its KV was computed: drafter catch-up is then not prefill time
-    bool feeds_drafter = true;   ///< waits for the drafter to catch up (false while drafting pauses)
-    bool has_long_rope = false;  ///< its keys are those of a text beyond ModelConfig::longest_short_text
+    bool has_decoded = false;   ///< has decoded since its KV was computed: drafter catch-up is then not prefill time
+    bool feeds_drafter = true;  ///< waits for the drafter to catch up (false while drafting pauses)
+    bool rows_count_again = false;  ///< rows that lack KV are counted in ItemStatistics::recomputed_rows
+    bool has_long_rope = false;     ///< its keys are those of a text beyond ModelConfig::longest_short_text
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;
     std::int64_t num_logprobs = 0;       ///< best tokens per row, at most the vocabulary
@@ -75,7 +76,8 @@ struct Sequence {
     std::int64_t saved_states = 0;  ///< positions behind which a round has stored the states of linear attention
     std::int64_t saved_layer_kv =
         0;  ///< positions of the drafter's layer: those before it are saved, as far as it had them
-    std::int64_t min_committed = 0;  ///< restored sliding windows reach back for so many committed positions, or none
+    std::int64_t min_committed =
+        0;  ///< sliding windows reach back for so many committed positions (restored or copied ones), or none
     bool saved_once = false;
 
     std::unique_ptr<StopText> stop_text;  ///< null if there are no stop strings

@@ -9,12 +9,20 @@
 
 namespace longhaul::engine {
 
+static std::int64_t smallest_window_of(std::span<const kernels::KvLayout> layouts) {
+    std::int64_t smallest = 0;
+    for (const kernels::KvLayout& layout : layouts) {
+        if (layout.window > 0 && (smallest == 0 || layout.window < smallest)) smallest = layout.window;
+    }
+    return smallest;
+}
+
 Replica::State::State(Model& on_model, Group& of_group, const Tokenizer& with_tokenizer, ReplicaOptions with_options,
                       ReplicaHooks with_hooks)
     : model(on_model),
       group(of_group),
       tokenizer(with_tokenizer),
-      options(prepared(std::move(with_options))),
+      options(prepared(std::move(with_options), group)),
       hooks(std::move(with_hooks)),
       drafter(make_drafter({options.draft, &model})),
       // Without drafts the coupled rule replaces every other rule, so that plain decoding gives the same text under all
@@ -25,12 +33,15 @@ Replica::State::State(Model& on_model, Group& of_group, const Tokenizer& with_to
       breakers(tokenizer),
       output_rules(tokenizer, model.config().vocab_size),
       pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
+      smallest_window(smallest_window_of(model.kv_layouts())),
       rounds(options.checkpoint, model, *drafter, group),
       pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),
       economies(std::max<std::size_t>(options.draft.method->alternatives.size(), 1)),
       chooser(make_chooser()) {}
 
-ReplicaOptions Replica::State::prepared(ReplicaOptions options) {
+/// Collective.
+ReplicaOptions Replica::State::prepared(ReplicaOptions options, Group& group) {
+    options.prefill_chunk = min_over_ranks(group, options.prefill_chunk);  // decides how far windows reach back
     if (options.scoring) options.draft.method = "ar";
     options.draft.decides_text = options.verify != VerifyRule::coupled;
     return options;
@@ -61,7 +72,8 @@ KvMemory Replica::State::memory_limit() {
 }
 
 WindowUse Replica::State::window_use() const {
-    // One more sequence than the batch has: a checkpoint that is being written may hold the pages of a finished one.
+    // One more sequence than the batch has: the prompt that is kept of a finished one, or a checkpoint that is being
+    // written, may hold its pages.
     return {.sequences = options.batch + 1,
             .ahead = window_ahead(options.prefill_chunk),
             .scratch_slots = tree_slots(),

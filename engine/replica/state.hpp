@@ -4,6 +4,7 @@
 //   plan.cpp     decisions of the first rank: memory, admission, trees, checkpoint rounds
 //   items.cpp    items: admitting, preempting, finishing
 //   restore.cpp  what an admitted item has in checkpoints
+//   prefix.cpp   prefix caching: prompts that begin alike
 //   step.cpp     the generation step: trees, the forward pass, verification
 //   score.cpp    the scoring step: rows of given text, their loss
 #pragma once
@@ -58,11 +59,27 @@ struct StepTimes {
     std::chrono::steady_clock::time_point start, drafted, computed, verified;
 };
 
-/// Rows of one given text within a scoring pass.
-struct ScoreSlice {
+/// Rows of one sequence's known tokens within a step: of a prompt, or of a text to be scored.
+struct TextSlice {
     Sequence* sequence = nullptr;
-    std::int64_t num_rows = 0;
-    std::int64_t first_logits = 0, num_logits = 0;  // logits rows of the pass; the first one scores the next token
+    std::int64_t num_rows = 0;      // 0: only the drafter has to catch up
+    std::int64_t max_catch_up = 0;  // of Observation
+    std::int64_t first_row = 0;
+    std::int64_t first_logits = 0, num_logits = 0;  // when scoring: the first one scores the next token
+};
+
+/// The beginning of a text whose keys and values other items may copy.
+struct Prefix {
+    std::vector<std::int32_t> tokens{};  ///< all have keys and values
+    std::shared_ptr<KvSequence> kv{};    ///< null: none
+    std::int64_t min_committed = 0;      ///< Sequence::min_committed
+    bool has_long_rope = false;          ///< likewise
+};
+
+/// Where a sequence may copy so many tokens' keys and values from.
+struct PrefixSource {
+    const KvSequence* kv = nullptr;
+    std::int64_t num_tokens = 0;
 };
 
 struct Replica::State {
@@ -81,6 +98,7 @@ struct Replica::State {
     BreakerMaker breakers;
     OutputRulesCache output_rules;
     KvPool pool;
+    std::int64_t smallest_window;  // of a layer; 0: none has a sliding window
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;
     PrefillPace pace;                     // the first rank's decides
@@ -90,6 +108,7 @@ struct Replica::State {
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
     std::deque<std::unique_ptr<Sequence>> waiting;     // preempted because memory was short; the same on every rank
     std::optional<Admission> next;                     // first rank: taken from the counter but not admitted yet
+    Prefix finished_prefix;                            // of the last item that finished; the same on every rank
     bool work_left = true;                             // first rank
     std::int64_t admitted = 0;
     ReplicaProgress progress;
@@ -98,10 +117,10 @@ struct Replica::State {
     std::vector<ForwardRow> rows;
     std::vector<KvSequence*> kv_sequences;
     std::vector<DecodeSlice> slices;
-    std::vector<ScoreSlice> score_slices;
+    std::vector<TextSlice> text_slices;
 
     // --- Construction ---
-    static ReplicaOptions prepared(ReplicaOptions options);
+    static ReplicaOptions prepared(ReplicaOptions options, Group& group);
     KvMemory memory_limit();
     [[nodiscard]] WindowUse window_use() const;
     [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
@@ -145,6 +164,14 @@ struct Replica::State {
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);
     void preempt(std::int64_t number);
+    [[nodiscard]] bool caches_prefixes() const;
+    [[nodiscard]] std::span<const std::int32_t> prefix_of(const Sequence& sequence, std::int64_t computed) const;
+    [[nodiscard]] std::span<const std::int32_t> may_be_copied(const Sequence& sequence) const;
+    [[nodiscard]] PrefixSource best_prefix(const Sequence& sequence) const;
+    [[nodiscard]] bool prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const;
+    bool copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions);
+    void keep_prefix(const Sequence& finished);
+    void trim_prefix();
     void move_to_device();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
@@ -152,10 +179,9 @@ struct Replica::State {
     void learn_from(TreeChooser::Step step, std::int64_t method);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
-    Sequence* prefilling();
-    std::int64_t add_prefill_rows(Sequence& sequence, std::int64_t max_rows);
-    void observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
-                 std::span<const HiddenStates> taps);
+    void choose_prompts(std::int64_t max_rows, std::int64_t max_copied);
+    std::int64_t add_prompt_rows();
+    void observe(std::span<const HiddenStates> taps);
     [[nodiscard]] std::vector<Tap> taps() const;
     std::vector<Verdict> verify(Logits& logits);
     void accept(DecodeSlice& slice, const Verdict& verdict, Logits& logits);
@@ -164,10 +190,10 @@ struct Replica::State {
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, PassResult& result);
+    void take_scores(const TextSlice& slice, PassResult& result);
     [[nodiscard]] std::vector<Tap> scored_rows() const;
     [[nodiscard]] std::shared_ptr<TextStates> make_states(const Sequence& sequence) const;
-    void keep_states(const ScoreSlice& slice, const HiddenStates& hidden);
+    void keep_states(const TextSlice& slice, const HiddenStates& hidden);
     void keep_top_tokens(TextStates& states);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});

@@ -1,5 +1,5 @@
-// The generation step, called by the replica's loop: draft a tree for every decoding sequence, run all trees and a
-// prompt chunk of one prefilling sequence in one forward pass, verify, and feed the drafter.
+// The generation step, called by the replica's loop: draft a tree for every decoding sequence, run all trees and rows
+// of prompts in one forward pass, verify, and feed the drafter.
 #include <algorithm>
 #include <atomic>
 #include <numeric>
@@ -106,27 +106,58 @@ void Replica::State::wait_for_readers(const Sequence& sequence, std::int64_t pos
     std::atomic_thread_fence(std::memory_order_acquire);  // the writer has read what is written now
 }
 
-/// The oldest sequence that lacks KV or waits for its drafter; nullptr if none does.
-Sequence* Replica::State::prefilling() {
-    const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
-    return oldest == in_flight.end() ? nullptr : oldest->get();
+/// Rows of known tokens that a sequence lacks: those of its prompt first, since they may be computed in another way.
+static std::int64_t num_lacking(const Sequence& sequence) {
+    const std::int64_t committed = sequence.kv->committed(), end_of_prompt = sequence.prompt_size() - 1;
+    return (committed < end_of_prompt ? end_of_prompt : sequence.num_tokens() - 1) - committed;
 }
 
-/// Adds rows for tokens that lack KV, at most `max_rows`, and returns their number.
-std::int64_t Replica::State::add_prefill_rows(Sequence& sequence, std::int64_t max_rows) {
-    const std::int64_t first = sequence.kv->committed();
-    if (first >= sequence.num_tokens() - 1) return 0;  // only the drafter has to catch up
-    const auto index = static_cast<std::int32_t>(kv_sequences.size());
-    kv_sequences.push_back(sequence.kv.get());
-    const std::int64_t last = std::min(first + max_rows, sequence.num_tokens() - 1);
-    wait_for_readers(sequence, last);
-    for (std::int64_t position = first; position < last; ++position) {
-        rows.push_back(text_row(sequence.tokens[position], position, index));
-        rows.back().text_length = sequence.num_tokens();
-        // The prompt's last token is a tree's root, and output tokens are prefilled after a resume: neither counts.
-        rows.back().of_prompt = position < sequence.prompt_size() - 1;
+/// Chooses the prompts whose rows are computed in this step, at most `max_rows`, the oldest first. What a prompt has in
+/// common with another text is copied, at most `max_copied` positions, and a prompt that has more in common with one of
+/// this step waits for the next.
+void Replica::State::choose_prompts(std::int64_t max_rows, std::int64_t max_copied) {
+    const bool copies = max_copied > 0;
+    text_slices.clear();
+    for (const auto& sequence : in_flight) {
+        if (!sequence->prefilling()) continue;
+        if (copies) {
+            const PrefixSource source = best_prefix(*sequence);
+            if (prefix_is_coming(*sequence, source)) continue;
+            if (!copy_prefix(*sequence, source, max_copied) || !sequence->prefilling()) continue;
+        }
+        if (max_rows == 0) continue;
+        const std::int64_t num_rows = std::min(num_lacking(*sequence), max_rows);
+        const std::int64_t taken = num_rows > 0 ? num_rows : max_rows;  // a drafter alone may take them all
+        text_slices.push_back({.sequence = sequence.get(), .num_rows = num_rows, .max_catch_up = taken});
+        max_rows -= taken;
     }
-    return last - first;
+    if (!text_slices.empty()) text_slices.front().max_catch_up += max_rows;  // its drafter may lag behind its rows
+    // A pass has its rows of prompts side by side.
+    std::stable_partition(text_slices.begin(), text_slices.end(), [](const TextSlice& slice) {
+        return slice.sequence->kv->committed() >= slice.sequence->prompt_size() - 1;
+    });
+}
+
+/// Adds the rows of the chosen prompts, and returns their number.
+std::int64_t Replica::State::add_prompt_rows() {
+    std::int64_t num_rows = 0;
+    for (TextSlice& slice : text_slices) {
+        slice.first_row = std::ssize(rows);
+        if (slice.num_rows == 0) continue;
+        Sequence& sequence = *slice.sequence;
+        const auto index = static_cast<std::int32_t>(kv_sequences.size());
+        kv_sequences.push_back(sequence.kv.get());
+        const std::int64_t first = sequence.kv->committed(), last = first + slice.num_rows;
+        wait_for_readers(sequence, last);
+        for (std::int64_t position = first; position < last; ++position) {
+            rows.push_back(text_row(sequence.tokens[position], position, index));
+            rows.back().text_length = sequence.num_tokens();
+            // The prompt's last token is a tree's root, and output tokens are prefilled after a resume: neither counts.
+            rows.back().of_prompt = position < sequence.prompt_size() - 1;
+        }
+        num_rows += slice.num_rows;
+    }
+    return num_rows;
 }
 
 /// Records loss and logprobs of a token from the logits row it was chosen by. Call before appending the token.
@@ -302,8 +333,7 @@ void Replica::State::keep_time(const StepTimes& times, std::int64_t method) {
 }
 
 /// Passes the results of the pass to the drafter.
-void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
-                             std::span<const HiddenStates> taps) {
+void Replica::State::observe(std::span<const HiddenStates> taps) {
     std::vector<Observation> seen;
     for (const DecodeSlice& slice : slices)
         seen.push_back({.sequence = slice.sequence->drafter.get(),
@@ -313,14 +343,14 @@ void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, st
                         .rejected_level = slice.rejected_level,
                         .first_row = slice.first_logits,  // decode rows come first, and all have logits
                         .num_rows = slice.tree.num_nodes()});
-    if (prefilled != nullptr)
-        seen.push_back({.sequence = prefilled->drafter.get(),
-                        .context = prefilled->tokens,
+    for (const TextSlice& slice : text_slices)
+        seen.push_back({.sequence = slice.sequence->drafter.get(),
+                        .context = slice.sequence->tokens,
                         .path = {},
-                        .first_row = static_cast<std::int64_t>(rows.size()) - num_prefilled,
-                        .num_rows = num_prefilled,
-                        .first_position = prefilled->kv->committed() - num_prefilled,
-                        .max_catch_up = prefilled->feeds_drafter ? max_catch_up : 0});
+                        .first_row = slice.first_row,
+                        .num_rows = slice.num_rows,
+                        .first_position = slice.sequence->kv->committed() - slice.num_rows,
+                        .max_catch_up = slice.sequence->feeds_drafter ? slice.max_catch_up : 0});
     drafter->observe(seen, taps);
 }
 
@@ -340,8 +370,9 @@ void Replica::State::step(const StepHeader& header) {
     rows.clear();
     kv_sequences.clear();
     slices.clear();
+    for (const auto& sequence : in_flight) sequence->feeds_drafter = sequence->feeds_drafter && header.feed_drafter;
+    choose_prompts(header.prefill_rows, header.max_copied);
     for (const auto& sequence : in_flight) {
-        sequence->feeds_drafter = sequence->feeds_drafter && header.feed_drafter;
         if (sequence->prefilling()) continue;
         slices.emplace_back().sequence = sequence.get();
         sequence->has_decoded = true;
@@ -356,23 +387,20 @@ void Replica::State::step(const StepHeader& header) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
-    Sequence* const prefilled = prefilling();
-    const std::int64_t num_prefill = prefilled != nullptr ? add_prefill_rows(*prefilled, header.prefill_rows) : 0;
+    const std::int64_t num_prefill = add_prompt_rows();
     times.drafted = std::chrono::steady_clock::now();
     const std::vector<Tap> wanted = taps();
     PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences), .taps = wanted});
     Logits& logits = result.logits;
     times.computed = std::chrono::steady_clock::now();
-    if (num_prefill > 0) {
-        KvSequence& kv = *kv_sequences.back();
-        kv.set_committed(kv.committed() + num_prefill);
-        progress.prefilled_tokens += num_prefill;
-        rounds.count_tokens(num_prefill);
-    }
+    for (const TextSlice& slice : text_slices)
+        slice.sequence->kv->set_committed(slice.sequence->kv->committed() + slice.num_rows);
+    progress.prefilled_tokens += num_prefill;
+    rounds.count_tokens(num_prefill);
     const std::vector<Verdict> verdicts = verify(logits);
     for (std::size_t i = 0; i < slices.size(); ++i) accept(slices[i], verdicts[i], logits);
     times.verified = std::chrono::steady_clock::now();
-    observe(prefilled, num_prefill, header.prefill_rows, result.taps);
+    observe(result.taps);
     const double observing = seconds_since(times.verified);
     if (num_prefill > 0)
         pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count() + observing);
@@ -381,8 +409,10 @@ void Replica::State::step(const StepHeader& header) {
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
         finish(*slice.sequence, *slice.reason, error_of(slice));
+        keep_prefix(*slice.sequence);
         std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
     }
+    trim_prefix();
     report(phase);
 }
 

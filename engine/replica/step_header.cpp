@@ -92,9 +92,11 @@ void fields(Archive& archive, StepHeader& header) {
     archive(header.trees);
     archive(header.feed_drafter);
     archive(header.prefill_rows);
+    archive(header.max_copied);
     archive(header.begin_round);
     archive(header.poll_round);
     archive(header.round);
+    archive(header.release_prefix);
     archive(header.wait);
     archive(header.preempt);
     archive(header.too_large);

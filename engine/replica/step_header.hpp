@@ -39,8 +39,10 @@ struct StepHeader {
     TreeLimits trees;               // of this step
     bool feed_drafter = true;       // false: drafting pauses; no sequence waits for its drafter to catch up
     std::int64_t prefill_rows = 0;  // maximum prompt rows in this step's pass
+    std::int64_t max_copied = 0;    // maximum positions that are copied for prompts in this step
     bool begin_round = false, poll_round = false;
     RoundContents round;                  // of the round that begins
+    bool release_prefix = false;          // State::finished_prefix gives back its pages
     bool wait = false;                    // no forward pass in this step: nothing can run yet
     std::vector<std::int64_t> preempt;    // sequence numbers, youngest first
     std::vector<std::int64_t> too_large;  // numbers of sequences that do not fit even alone

@@ -322,7 +322,9 @@ void KvPart::move(const KvLayout& layout, KvSlot from, KvSlot to) {
     const bool other_pages = layout.dtype != moves_layout_.dtype || layout.num_layers != moves_layout_.num_layers ||
                              layout.num_kv_heads != moves_layout_.num_kv_heads ||
                              layout.head_dim != moves_layout_.head_dim;
-    if (other_pages || std::any_of(moves_.begin(), moves_.end(), conflicts)) launch_moves();
+    constexpr std::size_t max_moves = 1024;  // each is compared with all before it
+    if (other_pages || moves_.size() == max_moves || std::any_of(moves_.begin(), moves_.end(), conflicts))
+        launch_moves();
     moves_layout_ = layout;
     moves_.push_back({from, to});
 }

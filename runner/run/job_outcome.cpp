@@ -38,6 +38,8 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
         outcome.resumed_items += count("resumes") > 0 ? 1 : 0;
         outcome.recomputed_tokens += count("recomputed_tokens");
         outcome.recomputed_rows += count("recomputed_rows");
+        outcome.prompt_tokens += count("prompt_tokens");
+        outcome.cached_tokens += count("cached_tokens");
         outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
         const double efficiency = line.value("block_efficiency", 0.0);
         const double mbsu = line.value("mbsu", efficiency);  // absent for plain decoding

@@ -34,6 +34,7 @@ struct JobOutcome {
     std::int64_t total_tokens = 0, target_calls = 0, drafted = 0, accepted = 0, branched_trees = 0;
     std::int64_t resumed_items = 0;  ///< also those that continued from a checkpoint in this launch and are unfinished
     std::int64_t recomputed_tokens = 0, recomputed_rows = 0;
+    std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< of which so many were copied from other items
     double memory_bound_calls = 0;  ///< target calls plus the cost of their drafts in target calls (DraftCost)
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of teacher-forced continuations, in nats

@@ -271,6 +271,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["replica"] = replica;
     json["num_tokens"] = record.num_tokens;
     json["prompt_tokens"] = item.prompt_tokens;
+    json["cached_tokens"] = s.cached_tokens;
     json["seconds"] = s.seconds;
     json["prefill_seconds"] = s.prefill_seconds;
     json["steps"] = s.steps;

@@ -73,6 +73,8 @@ nlohmann::ordered_json Summary::to_json() const {
             json["launch"]["devices"] = devices;
     }
     if (device_kinds.size() > 1) json["device_kinds"] = device_kinds;
+    json["prompt_tokens"] = outcome.prompt_tokens;
+    json["cached_tokens"] = outcome.cached_tokens;
     json["draft"] = settings.draft->name;
     json["target_calls"] = outcome.target_calls;
     json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
@@ -122,6 +124,10 @@ std::string Summary::to_table() const {
                               counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
                               counted(threads, "thread", "threads") + " per rank, " + kernels + " kernels");
     }
+    if (outcome.cached_tokens > 0)
+        rows.emplace_back("prefix caching", grouped(outcome.cached_tokens) + " of " +
+                                                counted(outcome.prompt_tokens, "prompt token", "prompt tokens") +
+                                                " taken over from items that begin alike");
     if (perplexity()) {
         rows.emplace_back("perplexity",
                           formatted("%.4f over ", *perplexity()) +

@@ -1,0 +1,122 @@
+// Prefix caching: an item copies the keys and values of the tokens with which its prompt begins from an item in flight,
+// or from the last one that finished, if that one's text begins with the same tokens. The copy has the bits that the
+// item would compute: those of a prompt's row follow from the tokens up to it alone, in any pass and batch. Every rank
+// has the same items in the same order, so all copy the same.
+#include <algorithm>
+#include <atomic>
+
+#include "engine/replica/state.hpp"
+
+namespace longhaul::engine {
+
+namespace {
+
+/// For fewer tokens (a begin-of-text token, a short instruction) nothing is copied and nothing waits.
+constexpr std::int64_t min_copied = 16;
+
+std::int64_t num_common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+    return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+/// Whether `kv` still has what windows need that end after `count` positions.
+bool reaches_back(const KvSequence& kv, std::int64_t min_committed, std::int64_t count) {
+    const bool was_there = min_committed == 0 || count >= min_committed + KvGroup::margin;
+    return was_there && !kv.overwrites(kv.committed() - 1, count, KvGroup::margin);
+}
+
+}  // namespace
+
+/// Not where a position's keys and values are not all that its text leaves: states of linear attention belong to the
+/// last position, and a drafter's layer needs hidden states of all rows.
+bool Replica::State::caches_prefixes() const {
+    const bool one_rope = !options.scoring || options.scoring->window <= longest_short_text;
+    return options.prefix_caching && one_rope && !model.config().has_linear_attention() && !drafter->layer_kv_kind();
+}
+
+/// The tokens whose keys and values others may have: of a prompt those that are computed as a prompt's. `computed`: how
+/// many positions have keys and values.
+std::span<const std::int32_t> Replica::State::prefix_of(const Sequence& sequence, std::int64_t computed) const {
+    if (options.scoring && sequence.window_begin != 0) return {};
+    const std::int64_t limit = options.scoring ? sequence.num_tokens() : sequence.prompt_size() - 1;
+    return std::span(sequence.tokens).first(static_cast<std::size_t>(std::min(computed, limit)));
+}
+
+/// The tokens of its prompt that a sequence may copy. Others are computed for their logits, or for the hidden states
+/// that its drafter needs.
+std::span<const std::int32_t> Replica::State::may_be_copied(const Sequence& sequence) const {
+    if (!caches_prefixes() || (options.scoring && sequence.window_begin != 0)) return {};
+    const std::int64_t states = sequence.drafter->missing_states(sequence.tokens);
+    const std::int64_t limit = std::min(sequence.prompt_size() - 1, sequence.num_tokens() - 1 - states);
+    return std::span(sequence.tokens).first(static_cast<std::size_t>(std::max<std::int64_t>(limit, 0)));
+}
+
+/// The longest beginning of the sequence's prompt that another text has, in flight or finished, if that is more than
+/// the sequence has.
+PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
+    const std::span<const std::int32_t> wanted = may_be_copied(sequence);
+    PrefixSource best{.kv = nullptr, .num_tokens = std::max(sequence.kv->committed(), min_copied - 1)};
+    if (std::ssize(wanted) <= best.num_tokens) return {};
+    const auto offer = [&](std::span<const std::int32_t> tokens, const KvSequence& kv, std::int64_t min_committed,
+                           bool has_long_rope) {
+        const std::int64_t count = num_common(tokens, wanted);
+        if (count <= best.num_tokens || has_long_rope != sequence.has_long_rope) return;
+        if (reaches_back(kv, min_committed, count)) best = {&kv, count};
+    };
+    for (const auto& other : in_flight) {
+        if (other.get() == &sequence) continue;
+        offer(prefix_of(*other, other->kv->committed()), *other->kv, other->min_committed, other->has_long_rope);
+    }
+    if (const Prefix& last = finished_prefix; last.kv)
+        offer(last.tokens, *last.kv, last.min_committed, last.has_long_rope);
+    return best.kv != nullptr ? best : PrefixSource{};
+}
+
+/// Whether the pass that is being made computes more of the sequence's prompt, for another text, than `source` has:
+/// then it waits for the next pass.
+bool Replica::State::prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const {
+    const std::span<const std::int32_t> wanted = may_be_copied(sequence);
+    const std::int64_t enough = std::max(source.num_tokens + 1, sequence.kv->committed() + min_copied);
+    return std::any_of(text_slices.begin(), text_slices.end(), [&](const TextSlice& slice) {
+        const Sequence& other = *slice.sequence;
+        const std::int64_t computed = other.kv->committed() + slice.num_rows;
+        return other.has_long_rope == sequence.has_long_rope &&
+               num_common(prefix_of(other, computed), wanted) >= enough;
+    });
+}
+
+/// Copies at most `max_positions` of what `source` has, which is then less by those; false if something is left to copy
+/// in the next step.
+bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions) {
+    if (source.kv == nullptr) return true;
+    const std::int64_t before = sequence.kv->committed(), end = std::min(source.num_tokens, before + max_positions);
+    wait_for_readers(sequence, end);
+    sequence.kv->copy_positions(*source.kv, end, KvGroup::margin);
+    if (smallest_window > 0 && end > smallest_window + KvGroup::margin)
+        sequence.min_committed = std::max(sequence.min_committed, end - KvGroup::margin);
+    max_positions -= end - before;
+    std::int64_t& cached = sequence.statistics.cached_tokens;
+    cached = std::min(cached + end - before, sequence.prompt_size());  // also of an item that begins again
+    if (sequence.rows_count_again) sequence.statistics.recomputed_rows -= end - before;
+    rounds.count_tokens(end - before);
+    return end == source.num_tokens;
+}
+
+/// Keeps the prompt of an item that has finished, in place of the last one's. Memory that is needed takes it away.
+void Replica::State::keep_prefix(const Sequence& finished) {
+    if (!caches_prefixes()) return;
+    const std::span<const std::int32_t> tokens = prefix_of(finished, finished.kv->committed());
+    if (std::ssize(tokens) < min_copied) return;
+    finished_prefix = {.tokens = {tokens.begin(), tokens.end()},
+                       .kv = finished.kv,
+                       .min_committed = finished.min_committed,
+                       .has_long_rope = finished.has_long_rope};
+}
+
+/// Gives back the pages behind the prompt that is kept, as soon as no checkpoint writer reads them.
+void Replica::State::trim_prefix() {
+    if (finished_prefix.kv.use_count() != 1) return;
+    std::atomic_thread_fence(std::memory_order_acquire);  // as in wait_for_readers
+    finished_prefix.kv->trim(std::ssize(finished_prefix.tokens));
+}
+
+}  // namespace longhaul::engine

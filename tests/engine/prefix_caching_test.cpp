@@ -1,0 +1,271 @@
+// Prefix caching: items whose prompts begin alike copy keys and values from each other. Texts and losses are those of
+// prompts that are computed as a whole, on any number of ranks, with any drafts, windows, memory and interruptions.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/model/config.hpp"
+#include "tests/engine/heads_folder.hpp"
+#include "tests/engine/replica_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using namespace testing;
+using Tokens = std::vector<std::int32_t>;
+
+const std::filesystem::path parity_models = LONGHAUL_TEST_DATA "/parity";
+
+/// `count` tokens that are the same for the same `seed`.
+Tokens tokens_like(std::int64_t seed, std::int64_t count) {
+    Tokens tokens;
+    for (std::int64_t i = 0; i < count; ++i)
+        tokens.push_back(static_cast<std::int32_t>((i * i + 7 * seed + i / 5) % 90));
+    return tokens;
+}
+
+Tokens joined(Tokens first, const Tokens& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+}
+
+/// Six items: examples of 70 tokens and a question of another length each; items 4 and 5 have the prompt of item 1.
+Job few_shot_job() {
+    Job job{base_options()};
+    job.items = 6;
+    job.options.batch = 6;
+    job.options.draft.method = "ar";
+    for (std::int64_t item = 0; item < 4; ++item)
+        job.prompts[item] = joined(tokens_like(0, 70), tokens_like(item + 1, 5 + 9 * item));
+    job.prompts[4] = job.prompts[5] = job.prompts[1];
+    return job;
+}
+
+std::int64_t num_cached(const JobResult& result) {
+    std::int64_t sum = 0;
+    for (const auto& [index, item] : result.items) sum += item.statistics.cached_tokens;
+    return sum;
+}
+
+/// The texts of few_shot_job without drafts and without prefix caching.
+const std::map<std::int64_t, Tokens>& few_shot_texts() {
+    static const auto texts = [] {
+        Job job = few_shot_job();
+        job.options.prefix_caching = false;
+        return tokens_of(launch(job).items);
+    }();
+    return texts;
+}
+
+/// Runs `job` with and without prefix caching, and expects the same texts and `cached` copied tokens.
+void expect_cached(Job job, std::int64_t cached, const std::string& what) {
+    const JobResult with = launch(job);
+    job.options.prefix_caching = false;
+    const JobResult without = launch(job);
+    EXPECT_EQ(tokens_of(with.items), tokens_of(without.items)) << what;
+    EXPECT_EQ(num_cached(with), cached) << what;
+    EXPECT_EQ(num_cached(without), 0) << what;
+    EXPECT_EQ(with.outcome.progress.prefilled_tokens + cached, without.outcome.progress.prefilled_tokens) << what;
+}
+
+// Each of items 1 to 3 takes over the 70 tokens of the examples; of items 4 and 5 the last token alone is computed.
+constexpr std::int64_t cached_of_few_shot = 3 * 70 + 2 * (70 + 14 - 1);
+
+TEST(PrefixCaching, CommonBeginningsAreComputedOnce) {
+    for (const int ranks : {1, 2}) {
+        for (const std::int64_t batch : {3, 8}) {
+            Job job = few_shot_job();
+            job.ranks = ranks;
+            job.options.batch = batch;
+            const std::string what = std::to_string(ranks) + " ranks, batch " + std::to_string(batch);
+            expect_cached(job, cached_of_few_shot, what);
+            job.options.draft.method = "ngram";
+            EXPECT_EQ(tokens_of(launch(job).items), few_shot_texts()) << what;
+        }
+    }
+}
+
+// One by one, an item finds the last one alone: item 4 has the examples in common with item 3, item 5 all of item 4.
+TEST(PrefixCaching, TheLastItemThatFinishedServesTheNext) {
+    Job job = few_shot_job();
+    job.options.batch = 1;
+    expect_cached(job, 4 * 70 + (70 + 14 - 1), "batch 1");
+}
+
+TEST(PrefixCaching, OtherPromptsAreComputed) {
+    Job job{base_options()};
+    for (std::int64_t item = 0; item < 5; ++item)
+        job.prompts[item] = joined(tokens_like(0, 15), tokens_like(item + 1, 40));
+    expect_cached(job, 0, "15 tokens in common");
+    for (std::int64_t item = 0; item < 5; ++item)
+        job.prompts[item] = joined(tokens_like(0, 16), tokens_like(item + 1, 40));
+    expect_cached(job, 4 * 16, "16 tokens in common");
+}
+
+TEST(PrefixCaching, EveryKindOfDraft) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    struct Case {
+        const char* method;
+        const char* tree;
+        bool cached;
+    };
+    for (const Case& one : {Case{"sd", "4", true}, Case{"rsd-s", "3x4", true}, Case{"self", "4", true},
+                            Case{"medusa", "2,2,1", true}, Case{"eagle", "2x3", false}, Case{"lyanna", "2x3", false}}) {
+        Job job = few_shot_job();
+        job.options.draft.method = one.method;
+        job.options.draft.tree = one.tree;
+        const DraftMethod& method = *job.options.draft.method;
+        if (method.part == DraftPart::heads) job.heads = heads.path();
+        if (method.part == DraftPart::language_model) job.draft_models = {parity_models / "llama-yarn-bf16"};
+        if (method.part == DraftPart::layer)
+            job.layer =
+                LONGHAUL_TEST_DATA + std::string(method.chains_states ? "/lyanna/lyanna-llama" : "/eagle/eagle1-llama");
+        // The draft layer needs the hidden states of all rows, so they are computed.
+        const std::int64_t lost = method.part == DraftPart::heads ? 2 : 0;  // heads: that of the last row
+        expect_cached(job, one.cached ? cached_of_few_shot - lost : 0, one.method);
+        EXPECT_EQ(tokens_of(launch(job).items), few_shot_texts()) << one.method;
+    }
+}
+
+// A text that has gone on has overwritten the windows that its prompt ended with. What is left of them decides.
+TEST(PrefixCaching, SlidingWindows) {
+    for (const char* model : {"gemma3-bf16", "mistral-window"}) {
+        Job job = few_shot_job();
+        job.model = parity_models / model;
+        for (auto& [item, prompt] : job.prompts) prompt = joined(tokens_like(9, 700), prompt);
+        job.generation.max_tokens = 20;
+        job.options.batch = 2;
+        expect_cached(job, 5 * 700 + 4 * 70 + (70 + 14 - 1), model);
+
+        job.options.batch = 1;  // every prompt follows a text of another length
+        job.generation.max_tokens = 1500;
+        job.prompts = {{0, job.prompts[0]}, {1, job.prompts[1]}};
+        job.items = 2;
+        expect_cached(job, 0, model);
+        job.generation.max_tokens = 300;
+        expect_cached(job, 770, model);
+    }
+}
+
+// A copy reaches back as far as the copied text had to, so a text that has less in common may copy from it, too.
+TEST(PrefixCaching, CopiesOfWindowsAreCopied) {
+    Job job{base_options()};
+    job.model = parity_models / "gemma3-bf16";
+    job.options.draft.method = "ar";
+    job.options.batch = 1;
+    job.items = 3;
+    job.generation.max_tokens = 5;
+    const Tokens page = tokens_like(9, 300);
+    job.prompts[0] = joined(page, tokens_like(1, 30));
+    job.prompts[1] = joined(page, joined(tokens_like(1, 10), tokens_like(2, 20)));
+    job.prompts[2] = joined(page, tokens_like(3, 30));
+    expect_cached(job, 310 + 300, "less in common with a copy");
+}
+
+TEST(PrefixCaching, StatesOfLinearAttentionAreComputed) {
+    Job job = few_shot_job();
+    job.model = parity_models / "qwen3-next-bf16-modern";
+    expect_cached(job, 0, "linear attention");
+}
+
+// A prompt of more than 64 tokens has other keys (longrope) than the same tokens in a shorter one.
+TEST(PrefixCaching, LongTextsHaveKeysOfTheirOwn) {
+    Job job{base_options()};
+    job.model = parity_models / "phi3-long";
+    job.generation.max_tokens = 8;
+    job.items = 4;
+    for (std::int64_t item = 0; item < 4; ++item)
+        job.prompts[item] = joined(tokens_like(0, 40), tokens_like(item, item < 2 ? 10 : 50));
+    expect_cached(job, 2 * 40, "longrope");
+}
+
+// Memory for two or three items: what is kept of a finished one goes first, and no item fails for it.
+TEST(PrefixCaching, LittleMemoryChangesNothing) {
+    const auto device = kernels::make_cpu_device(Job{}.variant, 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
+    const auto page = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
+    const auto expected = few_shot_texts();
+    for (const std::int64_t pages : {5, 6, 8, 10, 13}) {
+        for (const std::int64_t batch : {1, 8}) {
+            Job job = few_shot_job();
+            job.ranks = 2;
+            job.options.batch = batch;
+            job.options.kv_memory_bytes = pages * page / 2;
+            EXPECT_EQ(tokens_of(launch(job).items), expected) << pages << " pages, batch " << batch;
+        }
+    }
+}
+
+// Copied keys and values are stored as computed ones are.
+TEST(PrefixCaching, ResumesGoOn) {
+    const auto folder = std::filesystem::temp_directory_path() / ("prefix_test." + std::to_string(::getpid()));
+    for (const char* model : {"llama-default-bf16", "gemma3-bf16"}) {
+        Job job = few_shot_job();
+        job.model = parity_models / model;
+        job.options.prefix_caching = false;
+        const auto expected = tokens_of(launch(job).items);
+        job.options.prefix_caching = true;
+        job.options.batch = 3;
+        Job other = job;
+        other.ranks = 2;
+        std::filesystem::remove_all(folder);
+        const JobResult result = launch_in_parts({job, other}, folder, 41);
+        EXPECT_EQ(tokens_of(result.items), expected) << model;
+        EXPECT_GT(result.sum.resumes, 4) << model;
+        EXPECT_GT(num_cached(result), 3 * 70) << model;
+    }
+    std::filesystem::remove_all(folder);
+}
+
+// A pass has rows of prompts of several items, and output tokens that are computed again: those without stored keys and
+// values, and of preempted items.
+TEST(PrefixCaching, OutputsAreComputedAgainBesidePrompts) {
+    const auto folder = std::filesystem::temp_directory_path() / ("beside_test." + std::to_string(::getpid()));
+    for (const bool alike : {false, true}) {
+        Job job = few_shot_job();
+        if (!alike) job.prompts.clear();
+        job.options.prefill_chunk = 256;
+        job.options.draft.method = "ngram";
+        job.options.prefix_caching = false;
+        const auto expected = tokens_of(launch(job).items);
+        job.options.prefix_caching = true;
+        for (const int ranks : {1, 2}) {
+            job.ranks = ranks;
+            job.options.checkpoint.store_kv = false;
+            std::filesystem::remove_all(folder);
+            const JobResult result = launch_in_parts({job}, folder, 37);
+            EXPECT_EQ(tokens_of(result.items), expected) << ranks << " ranks";
+            EXPECT_GT(result.sum.recomputed_rows, 100);
+        }
+    }
+    std::filesystem::remove_all(folder);
+}
+
+/// Scores four endings of each question; several begin in one pass.
+TEST(PrefixCaching, EndingsOfOneQuestionAreScored) {
+    for (const std::int64_t batch : {1, 3, 12}) {
+        Job job{base_options()};
+        job.items = 12;
+        job.options.batch = batch;
+        job.options.scoring = ScoringWindows{.window = 256, .stride = 128};
+        for (std::int64_t item = 0; item < job.items; ++item) {
+            job.prompts[item] = joined(tokens_like(0, 70), tokens_like(item / 4 + 1, 20));
+            job.continuations[item] = tokens_like(item % 4, 6 + item % 3);
+        }
+        const JobResult with = launch(job);
+        job.options.prefix_caching = false;
+        const JobResult without = launch(job);
+        for (const auto& [index, item] : without.items)
+            EXPECT_EQ(with.items.at(index).statistics.loss.nll(), item.statistics.loss.nll()) << index;
+        // The examples are computed once, each question once.
+        EXPECT_EQ(num_cached(with), 2 * 70 + 3 * 3 * 89) << "batch " << batch;
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine
