@@ -189,7 +189,7 @@ TEST(PrefixCaching, LittleMemoryChangesNothing) {
     const auto group = make_local_group();
     const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
     const auto page = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
-    const auto expected = few_shot_texts();
+    const auto& expected = few_shot_texts();
     for (const std::int64_t pages : {5, 6, 8, 10, 13}) {
         for (const std::int64_t batch : {1, 8}) {
             Job job = few_shot_job();
