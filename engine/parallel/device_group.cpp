@@ -98,8 +98,12 @@ std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group,
     std::unique_ptr<kernels::DeviceLink> link;
     try {
         agree(group, [&] {
-            const std::vector<std::byte> id = agreed_id(device, group);
-            if (!id.empty()) link = device.links()->join(id, group.rank(), group.size());
+            try {
+                const std::vector<std::byte> id = agreed_id(device, group);
+                if (!id.empty()) link = device.links()->join(id, group.rank(), group.size());
+            } catch (const std::exception& error) {
+                throw Error(error.what());  // a reason to go another way, no failure of the run
+            }
         });
     } catch (const Error& error) {
         link.reset();
