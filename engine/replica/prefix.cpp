@@ -84,8 +84,8 @@ bool Replica::State::prefix_is_coming(const Sequence& sequence, const PrefixSour
     });
 }
 
-/// Copies at most `max_positions` of what `source` has, which is then less by those; false if something is left to copy
-/// in the next step.
+/// Copies what `source` has, at most `max_positions`, which is reduced by their number. False if the next step has to
+/// copy the rest.
 bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions) {
     if (source.kv == nullptr) return true;
     const std::int64_t before = sequence.kv->committed(), end = std::min(source.num_tokens, before + max_positions);
