@@ -78,9 +78,9 @@ TEST(Replica, TimesTellPromptsFromDecoding) {
             EXPECT_EQ(outcome.progress.mixed_tokens, 0);
             EXPECT_NEAR(outcome.decode_seconds + outcome.prefill_seconds, seconds, 1e-9);
         } else {
-            // A pass has 32 rows of prompts, also of two of them. Behind the first pass, prompts of 57, 94 and 131 tokens
-            // take 2, 3 and 4 further ones, while one, two and three earlier items decode. The last prompt takes 6,
-            // during which the first two of three decoding items end after 2 and 5 passes.
+            // A pass has 32 rows of prompts, also of two of them. Behind the first pass, prompts of 57, 94 and 131
+            // tokens take 2, 3 and 4 further ones, while one, two and three earlier items decode. The last prompt takes
+            // 6, during which the first two of three decoding items end after 2 and 5 passes.
             EXPECT_EQ(outcome.progress.mixed_tokens, 2 * 1 + 3 * 2 + 4 * 3 + (2 * 3 + 3 * 2 + 1));
             EXPECT_GT(outcome.mixed_seconds, 0);
         }
