@@ -76,8 +76,8 @@ struct Sequence {
     std::int64_t saved_states = 0;  ///< positions behind which a round has stored the states of linear attention
     std::int64_t saved_layer_kv =
         0;  ///< positions of the drafter's layer: those before it are saved, as far as it had them
-    std::int64_t min_committed =
-        0;  ///< sliding windows reach back for so many committed positions (restored or copied ones), or none
+    /// Sliding windows that were restored or copied reach back for so many committed positions, or none.
+    std::int64_t min_committed = 0;
     bool saved_once = false;
 
     std::unique_ptr<StopText> stop_text;  ///< null if there are no stop strings

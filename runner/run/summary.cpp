@@ -127,7 +127,7 @@ std::string Summary::to_table() const {
     if (outcome.cached_tokens > 0)
         rows.emplace_back("prefix caching", grouped(outcome.cached_tokens) + " of " +
                                                 counted(outcome.prompt_tokens, "prompt token", "prompt tokens") +
-                                                " taken over from items that begin alike");
+                                                " copied from items that begin alike");
     if (perplexity()) {
         rows.emplace_back("perplexity",
                           formatted("%.4f over ", *perplexity()) +

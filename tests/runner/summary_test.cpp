@@ -50,6 +50,20 @@ TEST(Summary, SaysWhyTheFirstItemFailed) {
     EXPECT_NE(table.find("  first failure  a: data:1: prompt: expected a string, got 7\n"), std::string::npos) << table;
 }
 
+TEST(Summary, SaysWhatPrefixCachingSaved) {
+    Summary summary;
+    summary.outcome.prompt_tokens = 12000;
+    EXPECT_EQ(summary.to_json()["cached_tokens"], 0);
+    EXPECT_EQ(summary.to_table().find("prefix caching"), std::string::npos) << summary.to_table();
+    summary.outcome.cached_tokens = 9000;
+    EXPECT_EQ(summary.to_json()["cached_tokens"], 9000);
+    EXPECT_EQ(summary.to_json()["prompt_tokens"], 12000);
+    EXPECT_NE(
+        summary.to_table().find("  prefix caching  9,000 of 12,000 prompt tokens copied from items that begin alike\n"),
+        std::string::npos)
+        << summary.to_table();
+}
+
 TEST(Summary, CountsItemsWithoutAnAnswer) {
     Summary summary;
     EXPECT_FALSE(summary.to_json().contains("without_answer"));
