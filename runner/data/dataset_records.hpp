@@ -61,6 +61,10 @@ ParallelFiles find_parallel_files(const Settings& settings);
 std::unique_ptr<RecordSource> open_parallel(const Settings& settings, const std::string& field);
 /// A prompt for each line of `data`. Throws InputError.
 std::unique_ptr<RecordSource> open_prompt_lines(const Settings& settings);
+/// The same, where the job's template names no other field than the line.
+std::unique_ptr<RecordSource> open_prompts_of_lines(const Settings& settings);
+/// Task prompts, of JSON objects or a table. Throws InputError.
+std::unique_ptr<RecordSource> open_prompts(const Settings& settings);
 
 /// Member `key` of `object` as a string without NUL. Throws InputError if it is absent or something else.
 std::string text_member(const engine::Json& object, const std::string& key, const std::string& where);

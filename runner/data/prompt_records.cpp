@@ -1,0 +1,235 @@
+// The records of task prompts: {"id"?, "prompt" or "messages"}, or the fields that the job's template names.
+#include <algorithm>
+
+#include "engine/error.hpp"
+#include "runner/data/chat_messages.hpp"
+#include "runner/data/json_records.hpp"
+#include "runner/data/prompt_template.hpp"
+#include "runner/data/table_rows.hpp"
+#include "runner/host/message_text.hpp"
+#include "runner/job/settings.hpp"
+#include "runner/job/value_text.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using engine::Json;
+using Strings = std::vector<std::string>;
+
+/// The fields that the template of a job of prompts reads, if they are not the prompt alone.
+std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) {
+    if (settings.prompt_template.empty()) return {};
+    std::vector<PromptTemplate::Field> fields = PromptTemplate::fields_in(settings.prompt_template);
+    const bool prompt_alone = fields.size() == 1 && fields.front().name == "prompt";
+    return prompt_alone ? std::vector<PromptTemplate::Field>() : fields;
+}
+
+constexpr const char* text_or_number = "a text, number or boolean";
+
+/// A text, or what is not one as JSON has it; "" if it is absent. `element`: says how to name the first of an array
+std::string value_text(const Json& object, const std::string& key, const std::string& where,
+                       const std::string& element) {
+    const Json* value = engine::find_member(object, key, where);
+    if (value == nullptr) return "";
+    if (value->is_string()) return text_member(object, key, where);
+    if (value->is_number() || value->is_boolean()) return engine::json_text(*value);
+    throw InputError(where, key, text_or_number, engine::describe(*value), value->is_array() ? element : "");
+}
+
+/// Any fields of an object, as the job's template names them; "continuation"?, "options"?. Options of generation are an
+/// object that the template does not name: many data sets call the answers to choose from so.
+class TemplateRecords : public JsonRecords {
+  public:
+    TemplateRecords(const Settings& settings, const std::vector<PromptTemplate::Field>& fields)
+        : JsonRecords(settings, names_of(fields), members_of(fields)), settings_(settings) {
+        for (const std::string& name : field_names()) {
+            if ((column_of(settings, name) + ".").starts_with(column_of(settings, "options") + "."))
+                has_options_ = false;
+        }
+        for (const PromptTemplate::Field& field : fields) {
+            if (!field.optional) check_known(field);
+        }
+    }
+
+  private:
+    /// Throws InputError if none of the first rows has the field: its name in the template is wrong, rather than the
+    /// rows.
+    void check_known(const PromptTemplate::Field& field) const {
+        constexpr std::int64_t max_rows = 100;
+        Json first;  // row that can be read
+        for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
+            try {
+                const Json object = rows().object(index);
+                if (!value_at(object, column_of(settings_, field.name)).is_null()) return;
+                if (first.is_null()) first = object;
+            } catch (const InputError&) {  // an item that fails
+            }
+        }
+        if (first.is_null()) return;
+        Strings members;
+        for (const auto& [member, value] : first.items()) members.push_back(member);
+        const std::string near = nearest_word(field.name, members);
+        throw InputError(settings_.prompt_template.string() + ":" + std::to_string(field.line), "",
+                         "fields of the data (" + member_names(first) + ")", in_quotes(field.name),
+                         near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
+    }
+
+    static Strings names_of(const std::vector<PromptTemplate::Field>& fields) {
+        Strings names;
+        for (const PromptTemplate::Field& field : fields) names.push_back(field.name);
+        return names;
+    }
+    static JsonFields members_of(const std::vector<PromptTemplate::Field>& fields) {
+        JsonFields members{.names = names_of(fields), .needed = {}, .type = text_or_number};
+        for (const PromptTemplate::Field& field : fields) {
+            if (!field.optional) members.needed.push_back({field.name});
+        }
+        for (const char* name : {"continuation", "options"}) {
+            const auto& names = members.names;
+            if (std::find(names.begin(), names.end(), name) == names.end()) members.names.emplace_back(name);
+        }
+        return members;
+    }
+
+    Record record_of(const Json& object, const std::string& where) const override {
+        Record record;
+        for (const std::string& name : field_names())
+            record.fields.push_back(value_text(object, name, where, "{" + name + ".0} is its first element"));
+        record.reference = reference_of(object, where);
+        const Json* options = has_options_ ? engine::find_member(object, "options", where) : nullptr;
+        const bool is_chosen = column_of(settings_, "options") != "options";
+        if (options != nullptr && (options->is_object() || is_chosen))
+            record.settings = with_options(*options, settings_, where);
+        return record;
+    }
+
+    std::optional<std::string> reference_of(const Json& object, const std::string& where) const {
+        if (engine::find_member(object, "continuation", where) == nullptr) return std::nullopt;
+        const std::string fix =
+            "column = continuation=" + column_of(settings_, "continuation") + ".0 names its first element";
+        try {
+            return value_text(object, "continuation", where, fix);
+        } catch (const InputError&) {
+            if (wants_continuation(settings_)) throw;  // otherwise no result depends on it
+            return std::nullopt;
+        }
+    }
+
+    void spell_numbers(Json& fields, std::int64_t index) const override {
+        Strings names = field_names();
+        names.emplace_back("continuation");
+        Json spelled;
+        for (const std::string& name : names) {
+            const auto field = fields.find(name);
+            if (field == fields.end() || !field->is_number()) continue;
+            if (spelled.is_null()) spelled = rows().spelled(index);
+            if (spelled.is_null()) return;  // a table
+            *field = value_at(spelled, column_of(settings_, name));
+        }
+    }
+
+    Settings settings_;
+    bool has_options_ = true;  ///< whether a member "options" may be those of generation
+};
+
+/// {"id"?, "prompt" or "messages", "continuation"?, "options"?}
+class PromptRecords : public JsonRecords {
+  public:
+    explicit PromptRecords(const Settings& settings)
+        : JsonRecords(settings, {"prompt"}, fields_of(settings)), settings_(settings) {
+        const bool both = rows().has_member(column_of(settings, "prompt")) && has_messages();
+        if (is_table(settings.data) && both && fields_of(settings).needed.front().size() > 1)
+            throw InputError(settings.data.string(), "", "a column prompt or messages", "both",
+                             "choose one: column = prompt=prompt, or messages=messages");
+    }
+    bool takes_messages() const override { return true; }
+    bool has_messages() const override { return rows().has_member(column_of(settings_, "messages")); }
+    std::vector<std::string> notices() const override {
+        constexpr std::int64_t max_rows = 100;  // an option is in every line, or in none
+        for (std::int64_t index = 0; index < std::min(size(), max_rows) && !is_table(settings_.data); ++index) {
+            try {
+                if (std::string notice = notice_of(index); !notice.empty()) return {std::move(notice)};
+            } catch (const InputError&) {  // an item that fails
+            }
+        }
+        return {};
+    }
+
+  private:
+    /// A line for the user if the item has options beside its prompt, where vLLM's users write them.
+    [[nodiscard]] std::string notice_of(std::int64_t index) const {
+        const Json object = rows().object(index);
+        Json ignored = Json::object();
+        std::string names;
+        for (const auto& [name, value] : object.items()) {
+            const std::string option = option_called(name);
+            const std::string as_column = "=" + name;
+            const bool read = std::any_of(settings_.column.begin(), settings_.column.end(),
+                                          [&](const std::string& entry) { return entry.ends_with(as_column); });
+            if (option.empty() || read || value.is_null()) continue;
+            ignored[option] = value;
+            names += (names.empty() ? "" : ", ") + name;
+        }
+        if (names.empty()) return "";
+        const bool one = ignored.size() == 1;
+        return rows().label(index) + ": " + names + (one ? " is" : " are") +
+               " ignored; \"options\": " + engine::printable(engine::json_text(ignored), 200) + " sets " +
+               (one ? "it" : "them");
+    }
+
+    /// If `column` names only one of prompt and messages, the other is not read.
+    static JsonFields fields_of(const Settings& settings) {
+        Strings forms{"prompt", "messages"};
+        const auto named = [&](const std::string& field) {
+            return std::any_of(settings.column.begin(), settings.column.end(),
+                               [&](const std::string& entry) { return entry.starts_with(field + "="); });
+        };
+        if (named("prompt") != named("messages")) forms = {named("prompt") ? "prompt" : "messages"};
+        Strings names = forms;
+        names.insert(names.end(), {"continuation", "options"});
+        return {.names = names, .needed = {forms}};
+    }
+
+    Record record_of(const Json& object, const std::string& where) const override {
+        Record record;
+        const Json* messages = engine::find_member(object, "messages", where);
+        if (messages == nullptr) {
+            record.fields = {text_member(object, "prompt", where)};
+        } else if (engine::find_member(object, "prompt", where) != nullptr) {
+            throw InputError(where, "messages", "one of \"prompt\" and \"messages\"", "both");
+        } else {
+            record.messages = messages_of(*messages, where, "messages");
+            if (record.messages.empty()) throw InputError(where, "messages", "at least one message", "none");
+        }
+        record.reference = optional_text(object, "continuation", where);
+        if (const Json* options = engine::find_member(object, "options", where))
+            record.settings = with_options(*options, settings_, where);
+        return record;
+    }
+
+    Settings settings_;
+};
+
+/// Throws InputError if the template of prompts that are lines of text names other fields than the line.
+void check_template_of_lines(const Settings& settings) {
+    for (const PromptTemplate::Field& field : fields_of_template(settings)) {
+        if (field.name == "prompt") continue;
+        throw InputError(settings.prompt_template.string() + ":" + std::to_string(field.line), "", "the field prompt",
+                         in_quotes(field.name), "lines of text have only {prompt}; other fields need JSONL or Parquet");
+    }
+}
+
+}  // namespace
+
+std::unique_ptr<RecordSource> open_prompts(const Settings& settings) {
+    if (const auto fields = fields_of_template(settings); !fields.empty())
+        return std::make_unique<TemplateRecords>(settings, fields);
+    return std::make_unique<PromptRecords>(settings);
+}
+
+std::unique_ptr<RecordSource> open_prompts_of_lines(const Settings& settings) {
+    check_template_of_lines(settings);
+    return open_prompt_lines(settings);
+}
+
+}  // namespace longhaul::runner
