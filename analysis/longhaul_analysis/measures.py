@@ -88,6 +88,8 @@ MEASURES: Mapping[str, Measure] = {
         Measure("rouge2", "ROUGE-2", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
         Measure("rougeL", "ROUGE-L", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
         Measure("exact_match", "exact match", 2, "exact", "100 x share of answers that equal their references"),
+        Measure("acc", "acc", 2, "choices", "100 x share of questions whose most probable choice is right"),
+        Measure("acc_norm", "acc_norm", 2, "choices", "the same of the choice that is most probable per character"),
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
         Measure("words", "words", 1, "length", "words as LongWriter counts them, mean over items asked for a length"),
@@ -141,6 +143,7 @@ def missing_reason(measure: Measure) -> str:
         "own": "task = wmt or xsum, with references: references.jsonl in the run folder, or --references FILE",
         "rouge": "references: references.jsonl in the run folder, or --references FILE",
         "exact": "references: references.jsonl in the run folder, or --references FILE",
+        "choices": "questions whose answer is known: a run of mode = multiple-choice",
         "words": "texts that are long enough",
         "tokens": "token ids: run the job with token-ids = true",
         "length": "lengths: a run of task = longwriter",
@@ -279,6 +282,8 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
         return _length(item, scoring)
     if item.failed:
         return {}
+    if family == "choices":
+        return _accuracy(item)
     if family == "words":
         return _repetition(item.text.split(), "")
     if family == "tokens":
@@ -348,6 +353,11 @@ def _loops(item: Item) -> dict[str, Ratio]:
         return {}
     onset = onset_of(item)
     return {"loops": (0.0, 1.0)} if onset is None else {"loops": (1.0, 1.0), "loop_onset": (float(onset), 1.0)}
+
+
+def _accuracy(item: Item) -> dict[str, Ratio]:
+    shares = {"acc": item.acc, "acc_norm": item.acc_norm}
+    return {name: (100.0 * share, 1.0) for name, share in shares.items() if share is not None}
 
 
 def _likelihood(item: Item) -> dict[str, Ratio]:

@@ -54,6 +54,7 @@ STATISTICS: Mapping[str, type] = {
     "accepted_draft_model": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
     "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int,
     "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
+    "acc": int, "acc_norm": int,
 }  # fmt: skip
 
 
@@ -74,6 +75,8 @@ class Item:
     own_nll: float | None = None  # sum of -log p of the chosen tokens, of `logprobs`; natural logarithm
     nll: float | None = None  # sum of -log p of a given continuation, natural logarithm
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
+    acc: int | None = None  # 1 if the most probable choice of a question is right, else 0; None: not known
+    acc_norm: int | None = None  # the same of the most probable one per character
     reference: str | None = None
     loop_length: int = LOOP_LENGTH  # tokens that repeat what stands before them make a loop; `stop-loops` of the job
     ends_loops: bool = False  # whether the job ends an item that loops
@@ -150,7 +153,7 @@ class Run:
     @property
     def has_given_texts(self) -> bool:
         """Whether its texts are the data's own (or none): nothing to compare with references."""
-        return self.keys.get("mode") == "perplexity" or self.keys.get("teacher-forced") == "true"
+        return self.keys.get("mode") in ("perplexity", "multiple-choice") or self.keys.get("teacher-forced") == "true"
 
     @property
     def stop_loops(self) -> int:
@@ -403,6 +406,8 @@ def _item(value: dict[str, Any], where: str) -> Item:
         logprobs=get("logprobs", list, "a list"),
         nll=get("nll", float, "a number"),
         loss_by_position=get("loss_by_position", list, "a list"),
+        acc=get("acc", int, "an integer"),
+        acc_norm=get("acc_norm", int, "an integer"),
     )
     _check_lists(item, where)
     if item.logprobs:

@@ -176,6 +176,21 @@ def test_given_texts_are_not_compared_with_themselves(make_run, keys):
     assert "perplexity" in scores
 
 
+def test_accuracy_is_of_the_questions_whose_answer_is_known(make_run):
+    items = [
+        {"text": "sea", "acc": 1, "acc_norm": 0},
+        {"text": "sky", "acc": 0, "acc_norm": 0},
+        {"text": "sun", "acc": 1, "acc_norm": 0},
+        {"text": "moon"},
+        {"text": "", "finish_reason": "error", "error": "no choices"},
+    ]
+    run = make_run("run", items, {"mode": "multiple-choice"}, references={f"item-{n}": "sea" for n in range(5)})
+    result = score_run(one_run(run), list(MEASURES.values()))
+    assert result.value("acc") == pytest.approx(200 / 3)
+    assert result.value("acc_norm") == 0
+    assert not {measure.name for measure in REFERENCE_MEASURES} & result.scores.keys()
+
+
 def test_tokens_without_context_are_not_scored(make_run):
     items = [{"text": "abcdef", "num_tokens": 3, "nll": 3.0, "loss_by_position": [[2, 2, 3.0]]}]
     measures = choose_measures(["loss", "bits_per_byte"])

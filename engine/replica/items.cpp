@@ -177,6 +177,7 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     if (!group.is_first()) return;
     FinishedItem done;
     done.index = sequence.item.index;
+    done.sample = sequence.item.sample;
     done.tokens.assign(sequence.output().begin(), sequence.output().end());
     if (options.scoring) {
         done.scored_bytes =

@@ -181,6 +181,7 @@ void Replica::State::plan_memory(StepHeader& header) {
 void Replica::State::refuse_next(const std::string& error) {
     FinishedItem refused;
     refused.index = next->item.index;
+    refused.sample = next->item.sample;
     refused.reason = FinishReason::error;
     refused.error = error;
     refused.prompt_tokens = static_cast<std::int64_t>(next->item.prompt.size());

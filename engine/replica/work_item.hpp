@@ -41,7 +41,7 @@ struct WorkItem {
 enum class FinishReason { length, stop, repetition, error };
 
 struct FinishedItem {
-    std::int64_t index = 0;
+    std::int64_t index = 0, sample = 0;   ///< of the WorkItem
     std::vector<std::int32_t> tokens;     ///< all output tokens, end-of-text included; on an error those before it
     std::string text;                     ///< without special tokens and the stop string; empty if only scored
     std::optional<std::string> answer{};  ///< the part of `text` behind the reasoning; nullopt if that has no end

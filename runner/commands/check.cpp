@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -103,6 +104,12 @@ void add_first_prompt(Rows& rows, const FirstPrompt& prompt) {
     rows.emplace_back("first prompt", engine::printable(prompt.id) + ": " + ends_of(prompt.text));
     rows.emplace_back("its tokens",
                       counted(std::ssize(prompt.tokens), "token", "tokens") + ": " + ends_of(prompt.tokens));
+    constexpr std::size_t shown = 6;
+    std::string choices;
+    for (const FirstChoice& choice : std::span(prompt.choices).first(std::min(prompt.choices.size(), shown)))
+        choices += (choices.empty() ? "" : ", ") + ends_of(choice.text) + " (" +
+                   counted(choice.num_tokens, "token", "tokens") + (choice.is_right ? ", right)" : ")");
+    if (!choices.empty()) rows.emplace_back("its choices", choices + (prompt.choices.size() > shown ? ", …" : ""));
 }
 
 /// Memory of a rank with one item, and time of a token and of the job that only reading limits.

@@ -40,7 +40,7 @@ class PartialResults {
         const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
         tokenizer_ = load_tokenizer(settings.model, config);
         max_positions_ = max_item_positions(settings, config);
-        scores_ = settings.mode == Mode::perplexity;
+        scores_ = only_scores(settings);
         for (const RunFolder& run : runs) {
             const Settings own = run.settings();
             stores_.push_back(

@@ -10,6 +10,7 @@
 #include "engine/hash.hpp"
 #include "engine/replica/sequence.hpp"
 #include "engine/tokenizer/chat_template.hpp"
+#include "runner/data/choices.hpp"
 #include "runner/data/dataset_records.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/data/prompt_template.hpp"
@@ -202,6 +203,7 @@ class RecordDataSet : public CheckedDataSet {
         : records_(open_records(settings)),
           settings_(settings),
           template_(open_template(settings, records_->field_names())),
+          choices_(settings, records_->field_names()),
           chat_(settings, records_->takes_messages()) {}
 
     std::int64_t size() const override { return records_->size(); }
@@ -210,7 +212,10 @@ class RecordDataSet : public CheckedDataSet {
 
     std::optional<std::string> reference(std::int64_t index, const engine::Tokenizer& /*tokenizer*/) const override {
         try {
-            return records_->read(index).reference;
+            const Record record = records_->read(index);
+            if (settings_.mode != Mode::multiple_choice) return record.reference;
+            const Choices choices = choices_.of(record.choices, record.fields, label(index));
+            return choices.right ? std::optional(choices.texts.at(*choices.right)) : std::nullopt;
         } catch (const InputError&) {
             return std::nullopt;
         }
@@ -239,11 +244,11 @@ class RecordDataSet : public CheckedDataSet {
         std::vector<std::string> notices = records_->notices();
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
-        if (!wants_continuation(settings_) && settings_.max_reasoning_tokens >= settings_.max_tokens)
+        if (!has_given_texts(settings_) && settings_.max_reasoning_tokens >= settings_.max_tokens)
             notices.push_back("max-reasoning-tokens = " + std::to_string(settings_.max_reasoning_tokens) +
                               " has no effect on items of max-tokens = " + std::to_string(settings_.max_tokens) +
                               ", which leaves no token for an answer; raise max-tokens");
-        if (!wants_continuation(settings_) && opens_reasoning(0))
+        if (!has_given_texts(settings_) && opens_reasoning(0))
             notices.emplace_back(
                 "the first prompt ends with <think>: with reasoning-end = </think> results have the answers by "
                 "themselves, and a format is the answer's alone");
@@ -273,7 +278,11 @@ class RecordDataSet : public CheckedDataSet {
         prompt.settings = record.settings;
         const Settings& settings = record.settings ? *record.settings : settings_;
         const bool is_text = record.tokens.empty();
-        const std::string text = is_text ? text_of(record, settings, label(index)) : "";
+        std::string text = is_text ? text_of(record, settings, label(index)) : "";
+        if (settings.mode == Mode::multiple_choice) {
+            fill_question(prompt, record, std::move(text), settings, tokenizer, label(index), max_positions);
+            return;
+        }
         Ids ids = is_text ? tokenizer.encode(text) : known_tokens(record.tokens, tokenizer, label(index));
         if (wants_continuation(settings))
             prompt.continuation = continuation_of(record, text, ids, label(index), settings, tokenizer);
@@ -281,6 +290,44 @@ class RecordDataSet : public CheckedDataSet {
                               .complete = settings_.chat || !record.messages.empty() || !is_text,
                               .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
         prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
+    }
+
+    /// `text`: of the prompt.
+    void fill_question(Prompt& prompt, const Record& record, std::string text, const Settings& settings,
+                       const engine::Tokenizer& tokenizer, const std::string& where, std::int64_t max_positions) const {
+        const Choices choices = choices_.of(record.choices, record.fields, where);
+        const std::size_t end = text.find_last_not_of(' ') + 1;
+        const std::string blanks = text.substr(end);
+        text.resize(end);
+        Ids ids = tokenizer.encode(text);
+        std::int64_t longest = 0;
+        for (const std::string& choice : choices.texts) {
+            const bool apart = !blanks.empty() || text.empty() || is_space(text.back()) || is_space(choice.front());
+            Ids tokens = tokens_behind(text, ids, (apart ? blanks : " ") + choice, tokenizer);
+            longest = std::max(longest, std::ssize(tokens));
+            if (tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
+            prompt.choices.push_back({.text = choice, .tokens = std::move(tokens)});
+        }
+        prompt.right_choice = choices.right;
+        if (longest > settings.max_tokens)
+            throw InputError(where, "choices",
+                             "at most max-tokens (" + std::to_string(settings.max_tokens) + ") tokens",
+                             std::to_string(longest));
+        const PromptForm form{
+            .label = where, .complete = settings_.chat || !record.messages.empty(), .continuation = longest};
+        prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
+    }
+
+    static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+    /// The tokens of `more` behind `text`, whose tokens are `ids`.
+    static Ids tokens_behind(const std::string& text, const Ids& ids, const std::string& more,
+                             const engine::Tokenizer& tokenizer) {
+        Ids all = tokenizer.encode(text + more);
+        const bool follows = all.size() > ids.size() && std::equal(ids.begin(), ids.end(), all.begin());
+        if (!follows) return tokenizer.encode(more);
+        all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(ids.size()));
+        return all;
     }
 
     static Ids known_tokens(const Ids& tokens, const engine::Tokenizer& tokenizer, const std::string& where) {
@@ -305,10 +352,7 @@ class RecordDataSet : public CheckedDataSet {
             throw InputError(where, "continuation", "a continuation", "nothing");
         const bool as_it_is = settings.task == "prompts" || text.empty() || text.ends_with(' ') || text.ends_with('\n');
         const std::string more = as_it_is ? *record.reference : " " + *record.reference;
-        Ids all = tokenizer.encode(text + more);
-        const bool follows = all.size() > ids.size() && std::equal(ids.begin(), ids.end(), all.begin());
-        if (follows) all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(ids.size()));
-        if (!follows) all = tokenizer.encode(more);
+        Ids all = tokens_behind(text, ids, more, tokenizer);
         if (all.empty()) throw InputError(where, "continuation", "at least one token", "none");
         all.resize(std::min(all.size(), static_cast<std::size_t>(settings.max_tokens)));
         return all;
@@ -317,6 +361,7 @@ class RecordDataSet : public CheckedDataSet {
     std::unique_ptr<RecordSource> records_;
     Settings settings_;
     std::optional<PromptTemplate> template_;
+    JobChoices choices_;
     JobChat chat_;
 };
 

@@ -13,6 +13,12 @@
 
 namespace longhaul::runner {
 
+/// A choice of a multiple-choice question.
+struct PromptChoice {
+    std::string text;                  ///< as the data has it
+    std::vector<std::int32_t> tokens;  ///< that follow the prompt, at least one
+};
+
 /// One prompt for the engine, or the reason why it cannot be run.
 struct Prompt {
     std::string id;  ///< UTF-8; unique in the data, except for items that fail because of a duplicate id
@@ -22,6 +28,8 @@ struct Prompt {
     std::vector<std::int32_t> continuation{};
     /// The job's settings changed by the item's "options"; null if the item has none.
     std::shared_ptr<const Settings> settings{};
+    std::vector<PromptChoice> choices{};         ///< with mode = multiple-choice at least two, otherwise none
+    std::optional<std::int64_t> right_choice{};  ///< index; nullopt: not known
 };
 
 /// A notice for each key of chat templates that a job without `chat` gives: they concern only data with messages.
@@ -64,7 +72,7 @@ class DataSet {
     /// longwriter: JSONL lines {"id"?, "prompt", "length", "type"?}; fields prompt, length, type.
     /// prompts: JSONL lines {"id"?, "prompt" or "messages", "continuation"?, "options"?}, or a .txt file with one
     /// prompt per line; field prompt, which is the whole prompt if no template is given. Messages are rendered by the
-    /// chat template only.
+    /// chat template only. With mode = multiple-choice the lines have "choices"? and "answer"?, see choices.hpp.
     ///
     /// openai-batch: requests of OpenAI's batch API (batch_requests.hpp); their id is "custom_id".
     ///
@@ -86,6 +94,9 @@ class DataSet {
     /// the reference, after a blank if the prompt does not end in white space. Its tokens are those after the prompt's
     /// in the encoding of both together. If that encoding does not begin with the prompt's tokens, the continuation is
     /// encoded alone.
+    ///
+    /// Choices: like a continuation, behind a blank if neither the prompt ends nor the choice begins with white space.
+    /// Blanks that end the prompt belong to the choices, whose first token usually has one.
     [[nodiscard]] virtual Prompt prompt(std::int64_t index, const engine::Tokenizer& tokenizer,
                                         std::int64_t max_positions) const = 0;
     /// The reference text of an item; for a book the max-tokens tokens after the prompt. nullopt if the task or the

@@ -11,6 +11,7 @@
 #include "engine/hash.hpp"
 #include "engine/json.hpp"
 #include "engine/tokenizer/chat_template.hpp"
+#include "runner/data/choices.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/job/settings.hpp"
 
@@ -22,6 +23,7 @@ struct Record {
     std::vector<std::int32_t> tokens;            ///< openai-batch: instead of fields; none is negative
     std::optional<std::string> reference;        ///< the right answer, from the data
     std::optional<std::int64_t> required_words;  ///< longwriter: length that the prompt asks for
+    GivenChoices choices;                        ///< with mode = multiple-choice
     std::shared_ptr<const Settings> settings;    ///< the item's own settings; null: the job's
 };
 

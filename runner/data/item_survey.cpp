@@ -27,11 +27,15 @@ struct Findings {
         const std::int64_t tokens = prompt.tokens.size();
         const std::int64_t at_most = (prompt.settings ? *prompt.settings : settings).max_tokens;
         const std::int64_t given = prompt.continuation.size();
-        const std::int64_t new_tokens = given > 0 ? given : at_most;
         survey.prompt_tokens.add(tokens);
-        survey.positions.add(tokens + new_tokens, settings.samples);
-        survey.new_tokens += new_tokens * settings.samples;
         note_longest(tokens, index);
+        for (const PromptChoice& choice : prompt.choices) add_texts(tokens, std::ssize(choice.tokens), 1);
+        if (prompt.choices.empty()) add_texts(tokens, given > 0 ? given : at_most, settings.samples);
+    }
+
+    void add_texts(std::int64_t prompt_tokens, std::int64_t new_tokens, std::int64_t count) {
+        survey.positions.add(prompt_tokens + new_tokens, count);
+        survey.new_tokens += new_tokens * count;
     }
 
     void merge(Findings& other) {

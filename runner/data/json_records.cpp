@@ -61,7 +61,10 @@ std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields&
 }
 
 const char* type_of(const std::string& field) {
-    return field == "length" ? "an integer" : field == "messages" ? "an array of messages" : "a string";
+    return field == "length"     ? "an integer"
+           : field == "messages" ? "an array of messages"
+           : field == "choices"  ? "an array of texts"
+                                 : "a string";
 }
 
 /// Refuses a line without the field that is called `column` there. `type`: what was expected
@@ -188,13 +191,13 @@ void JsonRecords::check_needed(const Json& fields, const Json& object, const std
     };
     for (const Strings& group : needed_) {
         if (std::any_of(group.begin(), group.end(), is_there)) continue;
-        const std::string type = type_.empty() ? type_of(group.front()) : type_;
+        const bool is_own = type_.empty() || group.front() == "choices";
+        const std::string type = is_own ? type_of(group.front()) : type_;
         // The columns of a table were found when it was opened.
         if (is_table_) throw InputError(where, group.front(), type, "nothing");
         const auto renamed = std::find_if(renamed_.begin(), renamed_.end(),
                                           [&](const auto& entry) { return entry.first == group.front(); });
-        refuse_absent(object, group.front(), type, renamed == renamed_.end() ? group.front() : renamed->second,
-                      where);
+        refuse_absent(object, group.front(), type, renamed == renamed_.end() ? group.front() : renamed->second, where);
     }
 }
 

@@ -16,12 +16,27 @@ namespace {
 using engine::Json;
 using Strings = std::vector<std::string>;
 
-/// The fields that the template of a job of prompts reads, if they are not the prompt alone.
+/// The fields that a job of prompts reads for its template and its own choices, if they are not the prompt alone.
 std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) {
-    if (settings.prompt_template.empty()) return {};
-    std::vector<PromptTemplate::Field> fields = PromptTemplate::fields_in(settings.prompt_template);
+    std::vector<PromptTemplate::Field> fields{{.name = "prompt", .place = settings.data.string()}};
+    if (!settings.prompt_template.empty()) fields = PromptTemplate::fields_in(settings.prompt_template);
+    for (PromptTemplate::Field& field : fields_of_choices(settings)) {
+        const auto same = std::find_if(fields.begin(), fields.end(),
+                                       [&](const PromptTemplate::Field& other) { return other.name == field.name; });
+        if (same == fields.end()) fields.push_back(std::move(field));
+    }
     const bool prompt_alone = fields.size() == 1 && fields.front().name == "prompt";
     return prompt_alone ? std::vector<PromptTemplate::Field>() : fields;
+}
+
+/// Adds what a job of multiple-choice questions reads of its data besides the prompt.
+void add_choices(JsonFields& fields, const Settings& settings) {
+    if (settings.mode != Mode::multiple_choice) return;
+    for (const char* name : {"choices", "answer"}) {
+        if (std::find(fields.names.begin(), fields.names.end(), name) == fields.names.end())
+            fields.names.emplace_back(name);
+    }
+    if (!has_own_choices(settings)) fields.needed.push_back({"choices"});
 }
 
 constexpr const char* text_or_number = "a text, number or boolean";
@@ -41,7 +56,7 @@ std::string value_text(const Json& object, const std::string& key, const std::st
 class TemplateRecords : public JsonRecords {
   public:
     TemplateRecords(const Settings& settings, const std::vector<PromptTemplate::Field>& fields)
-        : JsonRecords(settings, names_of(fields), members_of(fields)), settings_(settings) {
+        : JsonRecords(settings, names_of(fields), members_of(fields, settings)), settings_(settings) {
         for (const std::string& name : field_names()) {
             if ((column_of(settings, name) + ".").starts_with(column_of(settings, "options") + "."))
                 has_options_ = false;
@@ -69,8 +84,7 @@ class TemplateRecords : public JsonRecords {
         Strings members;
         for (const auto& [member, value] : first.items()) members.push_back(member);
         const std::string near = nearest_word(field.name, members);
-        throw InputError(settings_.prompt_template.string() + ":" + std::to_string(field.line), "",
-                         "fields of the data (" + member_names(first) + ")", in_quotes(field.name),
+        throw InputError(field.place, "", "fields of the data (" + member_names(first) + ")", in_quotes(field.name),
                          near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
     }
 
@@ -79,7 +93,7 @@ class TemplateRecords : public JsonRecords {
         for (const PromptTemplate::Field& field : fields) names.push_back(field.name);
         return names;
     }
-    static JsonFields members_of(const std::vector<PromptTemplate::Field>& fields) {
+    static JsonFields members_of(const std::vector<PromptTemplate::Field>& fields, const Settings& settings) {
         JsonFields members{.names = names_of(fields), .needed = {}, .type = text_or_number};
         for (const PromptTemplate::Field& field : fields) {
             if (!field.optional) members.needed.push_back({field.name});
@@ -88,6 +102,7 @@ class TemplateRecords : public JsonRecords {
             const auto& names = members.names;
             if (std::find(names.begin(), names.end(), name) == names.end()) members.names.emplace_back(name);
         }
+        add_choices(members, settings);
         return members;
     }
 
@@ -96,6 +111,7 @@ class TemplateRecords : public JsonRecords {
         for (const std::string& name : field_names())
             record.fields.push_back(value_text(object, name, where, "{" + name + ".0} is its first element"));
         record.reference = reference_of(object, where);
+        if (settings_.mode == Mode::multiple_choice) record.choices = read_choices(object, settings_, where);
         const Json* options = has_options_ ? engine::find_member(object, "options", where) : nullptr;
         const bool is_chosen = column_of(settings_, "options") != "options";
         if (options != nullptr && (options->is_object() || is_chosen))
@@ -187,7 +203,9 @@ class PromptRecords : public JsonRecords {
         if (named("prompt") != named("messages")) forms = {named("prompt") ? "prompt" : "messages"};
         Strings names = forms;
         names.insert(names.end(), {"continuation", "options"});
-        return {.names = names, .needed = {forms}};
+        JsonFields fields{.names = names, .needed = {forms}};
+        add_choices(fields, settings);
+        return fields;
     }
 
     Record record_of(const Json& object, const std::string& where) const override {
@@ -202,6 +220,7 @@ class PromptRecords : public JsonRecords {
             if (record.messages.empty()) throw InputError(where, "messages", "at least one message", "none");
         }
         record.reference = optional_text(object, "continuation", where);
+        if (settings_.mode == Mode::multiple_choice) record.choices = read_choices(object, settings_, where);
         if (const Json* options = engine::find_member(object, "options", where))
             record.settings = with_options(*options, settings_, where);
         return record;
@@ -214,8 +233,8 @@ class PromptRecords : public JsonRecords {
 void check_template_of_lines(const Settings& settings) {
     for (const PromptTemplate::Field& field : fields_of_template(settings)) {
         if (field.name == "prompt") continue;
-        throw InputError(settings.prompt_template.string() + ":" + std::to_string(field.line), "", "the field prompt",
-                         in_quotes(field.name), "lines of text have only {prompt}; other fields need JSONL or Parquet");
+        throw InputError(field.place, "", "the field prompt", in_quotes(field.name),
+                         "lines of text have only {prompt}; other fields need JSONL or Parquet");
     }
 }
 

@@ -17,9 +17,10 @@ namespace longhaul::runner {
 /// Parses one template into pieces.
 class TemplateParser {
   public:
-    /// `fields`: nullptr: any.
-    TemplateParser(std::string text, const std::string& name, const std::vector<std::string>* fields)
-        : text_(std::move(text)), name_(name), takes_any_(fields == nullptr) {
+    /// `fields`: nullptr: any. `has_lines`: places are lines of a file called `name`.
+    TemplateParser(std::string text, const std::string& name, const std::vector<std::string>* fields,
+                   bool has_lines = true)
+        : text_(std::move(text)), name_(name), takes_any_(fields == nullptr), has_lines_(has_lines) {
         if (fields != nullptr) fields_ = *fields;
     }
 
@@ -27,7 +28,7 @@ class TemplateParser {
     [[nodiscard]] std::vector<PromptTemplate::Field> fields() const {
         std::vector<PromptTemplate::Field> fields;
         for (std::size_t i = 0; i < fields_.size(); ++i)
-            fields.push_back({.name = fields_[i], .line = lines_[i], .optional = !needed_.contains(i)});
+            fields.push_back({.name = fields_[i], .place = place(lines_[i]), .optional = !needed_.contains(i)});
         return fields;
     }
 
@@ -51,7 +52,8 @@ class TemplateParser {
         if (!open_.empty()) {
             const auto [piece, line] = open_.back();
             const std::string& field = fields_[made_.pieces_[piece].field];
-            throw InputError(place(line), "", "{/" + field + "} to end {?" + field + "}", "the end of the file");
+            throw InputError(place(line), "", "{/" + field + "} to end {?" + field + "}",
+                             has_lines_ ? "the end of the file" : "the end of the text");
         }
         made_.fingerprint_ = engine::hash_of(text_);
         return std::move(made_);
@@ -60,7 +62,9 @@ class TemplateParser {
   private:
     using Piece = PromptTemplate::Piece;
 
-    [[nodiscard]] std::string place(std::size_t line) const { return name_ + ":" + std::to_string(line); }
+    [[nodiscard]] std::string place(std::size_t line) const {
+        return has_lines_ ? name_ + ":" + std::to_string(line) : name_;
+    }
     /// Line number of at_. Counts line ends from the position of the previous call on.
     [[nodiscard]] std::size_t line() const {
         line_ += static_cast<std::size_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_),
@@ -133,7 +137,7 @@ class TemplateParser {
 
     std::string text_;
     const std::string& name_;
-    bool takes_any_;
+    bool takes_any_, has_lines_;
     std::vector<std::string> fields_;
     std::vector<std::size_t> lines_;  ///< where each was named first, if any may be
     std::set<std::size_t> needed_;    ///< fields outside of sections of their own
@@ -163,6 +167,17 @@ PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& n
 
 PromptTemplate PromptTemplate::read(const std::filesystem::path& path, const std::vector<std::string>& fields) {
     return parse(engine::read_file(path, max_template_bytes), path.string(), fields);
+}
+
+PromptTemplate PromptTemplate::parse_value(std::string_view text, const std::string& place,
+                                           const std::vector<std::string>& fields) {
+    return TemplateParser(std::string(text), place, &fields, false).run();
+}
+
+std::vector<PromptTemplate::Field> PromptTemplate::fields_in_value(std::string_view text, const std::string& place) {
+    TemplateParser parser(std::string(text), place, nullptr, false);
+    parser.run();
+    return parser.fields();
 }
 
 std::vector<PromptTemplate::Field> PromptTemplate::fields_in(const std::filesystem::path& path) {

@@ -27,12 +27,18 @@ class PromptTemplate {
     /// A field that a template names.
     struct Field {
         std::string name;
-        std::size_t line = 0;   ///< of the file, where it is named first
+        std::string place{};    ///< where it is named first: "FILE:LINE", or that of a key
         bool optional = false;  ///< it stands only in sections {?name}…{/name} of its own
     };
+    /// Parses a template that is the value of a key. `place` names the key in messages. Throws InputError.
+    static PromptTemplate parse_value(std::string_view text, const std::string& place,
+                                      const std::vector<std::string>& fields);
+
     /// The fields of the template in a file, in the order in which they appear, whatever their names. Throws
     /// InputError.
     static std::vector<Field> fields_in(const std::filesystem::path& path);
+    /// The same of a key's value.
+    static std::vector<Field> fields_in_value(std::string_view text, const std::string& place);
 
     /// Renders the template. `values` holds one text per field, in the order of `fields`.
     [[nodiscard]] std::string render(const std::vector<std::string>& values) const;

@@ -34,6 +34,10 @@ std::string size_text(std::int64_t bytes) {
     return formatted("%.1f %s", number, units[unit]);
 }
 
+std::int64_t num_characters(const std::string& text) {
+    return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
 std::string list_words(const std::vector<std::string>& words) {
     std::string list;
     for (std::size_t i = 0; i < words.size(); ++i) {

@@ -25,6 +25,8 @@ std::string counted(std::int64_t number, const char* one, const char* many);
 std::string duration_text(double seconds);
 /// "812 bytes", "13.3 MiB"
 std::string size_text(std::int64_t bytes);
+/// Characters that begin in these bytes of UTF-8.
+std::int64_t num_characters(const std::string& text);
 /// "a, b or c"
 std::string list_words(const std::vector<std::string>& words);
 

@@ -23,8 +23,9 @@ inline const std::vector<std::string> default_dry_breakers{"\n", ":", "\"", "*"}
 
 /// What a job does with its items.
 enum class Mode : std::uint8_t {
-    generate,    ///< continues them
-    perplexity,  ///< scores the data's own continuations
+    generate,         ///< continues them
+    perplexity,       ///< scores the data's own continuations
+    multiple_choice,  ///< scores the choices of each question
 };
 
 struct Settings {

@@ -158,20 +158,23 @@ void resolve(Settings& settings, Faults& faults) {
         settings.draft_precision = chosen_precision(settings);
 }
 
-/// Reports keys that contradict `teacher-forced` or `mode = perplexity`: with these the data determines every token.
+/// Reports keys that contradict `teacher-forced` or a `mode` that scores: with these the data determines every token.
 /// Sampling keys and `stop` are ignored instead, since a job file for generation contains them anyway. `window` and
 /// `stride` need mode = perplexity.
 void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
-    const bool scores = settings.mode == Mode::perplexity;
+    const bool scores = only_scores(settings);
+    const std::string mode = "mode = " + name_of(settings.mode);
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
         if (good || faults.has(key)) return;
-        const std::string why = scores ? "mode = perplexity" : settings.teacher_forced ? "teacher-forced = true" : "";
-        faults.add(key, origins.of(key), key, expected + " with " + (why.empty() ? "mode = generate" : why), got);
+        const bool forced = settings.teacher_forced && !scores;
+        faults.add(key, origins.of(key), key, expected + " with " + (forced ? "teacher-forced = true" : mode), got);
     };
     if (scores) {
         require(!settings.teacher_forced, "teacher-forced", "false", "true");
         require(settings.logprobs == 0, "logprobs", "0", std::to_string(settings.logprobs));
         require(!settings.baseline, "baseline", "false", "true");
+    }
+    if (settings.mode == Mode::perplexity) {
         require(settings.window != 1, "window", "0, or at least 2 tokens", "1");
         require(settings.window == 0 || settings.stride <= settings.window, "stride",
                 "at most the window's " + std::to_string(settings.window) + " tokens", std::to_string(settings.stride));
@@ -180,8 +183,11 @@ void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& 
         require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
         require(settings.hidden_states.empty(), "hidden-states", "none", shown(settings.hidden_states.string()));
     }
-    if (!scores && !settings.teacher_forced) return;
+    if (!has_given_texts(settings)) return;
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
+    if (settings.mode != Mode::multiple_choice) return;
+    require(settings.task == "prompts", "task", "prompts", settings.task);
+    require(!settings.token_ids, "token-ids", "false", "true");
 }
 
 /// Reports keys that do not fit requests, which say themselves what the prompt is and have no continuation.
@@ -194,7 +200,7 @@ void check_batch_keys(const Settings& settings, const KeyOrigins& origins, Fault
     if (!settings.prompt_template.empty()) refuse("template", "auto", shown(settings.prompt_template.string()), whole);
     const char* const none = "its data has no continuations";
     if (settings.teacher_forced) refuse("teacher-forced", "false", "true", none);
-    if (settings.mode != Mode::generate) refuse("mode", "generate", "perplexity", none);
+    if (settings.mode == Mode::perplexity) refuse("mode", "generate", "perplexity", none);
 }
 
 /// Reports keys that the task does not use: they were probably meant for another task.
@@ -467,6 +473,14 @@ engine::ChatOptions chat_options(const Settings& settings) {
     std::reverse(options.variables.begin(), options.variables.end());
     options.today = engine::parse_template_date(settings.template_date).value_or(engine::jinja::Date());
     return options;
+}
+
+bool only_scores(const Settings& settings) {
+    return settings.mode != Mode::generate;
+}
+
+bool has_given_texts(const Settings& settings) {
+    return settings.teacher_forced || only_scores(settings);
 }
 
 bool wants_continuation(const Settings& settings) {

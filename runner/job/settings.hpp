@@ -59,8 +59,12 @@ std::string lossy_rule_warning(const Settings& settings);
 /// What the keys template-variable and template-date say to chat templates.
 engine::ChatOptions chat_options(const Settings& settings);
 
+/// Whether the job generates nothing but scores texts of the data (mode = perplexity or multiple-choice).
+bool only_scores(const Settings& settings);
 /// Whether the job uses the data's own continuations (teacher-forced or mode = perplexity).
 bool wants_continuation(const Settings& settings);
+/// Whether the data determines every token: then nothing is sampled, and no rule ends an item.
+bool has_given_texts(const Settings& settings);
 
 /// Folders of the parts that the job drafts with.
 struct DraftFolders {

@@ -38,16 +38,12 @@ std::string name_of(const engine::VerifyRule& rule) {
     return rule.name();
 }
 
-std::string name_of(Mode mode) {
-    return mode == Mode::generate ? "generate" : "perplexity";
-}
-
 template <typename Field>
 void set_by_name(Field& field, const std::string& name) {
     field = name;
 }
 void set_by_name(Mode& mode, const std::string& name) {
-    mode = name == name_of(Mode::generate) ? Mode::generate : Mode::perplexity;
+    mode = static_cast<Mode>(std::find(mode_names().begin(), mode_names().end(), name) - mode_names().begin());
 }
 
 /// A key whose value is one of `now`. The field is a string, a type that is assigned from one, or has a set_by_name.
@@ -405,8 +401,9 @@ Section text_section() {
              flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
                   "use the data's own continuation as the text: measures speed, acceptance and loss on real text")),
          not_for_generate(
-             later(choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
-                          "generate text, or only score the data's own continuations (up to max-tokens of each)"))),
+             later(choice("mode", Kind::identity, &Settings::mode, mode_names(), {},
+                          "generate text, or only score what the data has: perplexity its continuations (up to "
+                          "max-tokens of each), multiple-choice the choices of each question"))),
          not_for_generate(later(
              integer("window", Kind::identity, &Settings::window, 0, max_tokens,
                      "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"))),
@@ -541,6 +538,15 @@ std::vector<Key> make_table() {
 }
 
 }  // namespace
+
+const std::vector<std::string>& mode_names() {
+    static const Strings names{"generate", "perplexity", "multiple-choice"};
+    return names;
+}
+
+std::string name_of(Mode mode) {
+    return mode_names().at(static_cast<std::size_t>(mode));
+}
 
 const std::vector<Key>& key_table() {
     static const std::vector<Key> table = make_table();

@@ -46,6 +46,10 @@ const std::vector<Key>& key_table();
 /// The keys that every job sets.
 const std::vector<std::string>& required_keys();
 
+/// The values of the key `mode`, in the order of Mode.
+const std::vector<std::string>& mode_names();
+std::string name_of(Mode mode);
+
 /// Returns nullptr if the key is unknown.
 const Key* find_key(const std::string& key);
 

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/job/settings.hpp"
+#include "runner/job/vocabulary.hpp"
 #include "runner/run/replay_run.hpp"
 
 namespace longhaul::runner {
@@ -139,7 +141,8 @@ static engine::ScoringWindows windows_of(const Settings& settings, const engine:
     if (window > context) refuse("window", context, window);
     if (window < 2)
         throw UsageError(settings.origins.of("mode") +
-                         ": mode: expected generate with a model of a context of 1 token, got perplexity");
+                         ": mode: expected generate with a model of a context of 1 token, got " +
+                         name_of(settings.mode));
     if (settings.stride > window) refuse("stride", window, settings.stride);
     if (!settings.hidden_states.empty() && settings.stride == window)
         throw UsageError(
@@ -181,7 +184,7 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     check_ranking(settings, config);
     engine::ReplicaOptions options;
     options.batch = settings.batch;
-    if (settings.mode == Mode::perplexity) options.scoring = windows_of(settings, config);
+    if (only_scores(settings)) options.scoring = windows_of(settings, config);
     options.keeps_states = !settings.hidden_states.empty();
     options.draft = draft_of(settings);
     if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run, settings.verify);

@@ -225,7 +225,12 @@ class JobChecker {
             Prompt prompt = data.prompt(index, *tokenizer_, positions);
             if (!prompt.error.empty()) continue;
             std::string text = tokenizer_->decode(prompt.tokens, false);
-            report_.first_prompt = FirstPrompt{data.id(index), std::move(prompt.tokens), std::move(text)};
+            report_.first_prompt = FirstPrompt{data.id(index), std::move(prompt.tokens), std::move(text), {}};
+            for (const PromptChoice& choice : prompt.choices) {
+                const bool is_right = prompt.right_choice == std::ssize(report_.first_prompt->choices);
+                report_.first_prompt->choices.push_back(
+                    {tokenizer_->decode(choice.tokens, false), std::ssize(choice.tokens), is_right});
+            }
             return;
         }
     }
@@ -288,7 +293,7 @@ class JobChecker {
         settings = without;
     }
 
-    [[nodiscard]] bool scores() const { return report_.settings.mode == Mode::perplexity; }
+    [[nodiscard]] bool scores() const { return only_scores(report_.settings); }
 
     [[nodiscard]] std::vector<std::int64_t> longest_items() const {
         return report_.items->positions.largest(report_.settings.batch);
@@ -394,8 +399,7 @@ class JobChecker {
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
         need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
         // Once: what an item needs to continue under a greater max-tokens.
-        if (settings.is_coupled() && !wants_continuation(settings))
-            need.results += report_.items->new_tokens * id_bytes;
+        if (settings.is_coupled() && !has_given_texts(settings)) need.results += report_.items->new_tokens * id_bytes;
         std::error_code error;
         const fs::space_info space = fs::space(nearest_existing(settings.output), error);
         if (error) return;

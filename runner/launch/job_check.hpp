@@ -42,11 +42,19 @@ struct DiskNeed {
     std::int64_t available = 0;
 };
 
+/// A choice of the first multiple-choice question.
+struct FirstChoice {
+    std::string text;  ///< what its tokens spell
+    std::int64_t num_tokens = 0;
+    bool is_right = false;
+};
+
 /// The first item's prompt, as the model sees it.
 struct FirstPrompt {
     std::string id;
     std::vector<std::int32_t> tokens;
-    std::string text;  ///< of the tokens, special ones included
+    std::string text;                    ///< of the tokens, special ones included
+    std::vector<FirstChoice> choices{};  ///< of a question
 };
 
 struct ModelFacts {

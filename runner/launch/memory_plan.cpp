@@ -62,7 +62,7 @@ std::int64_t max_draft_rows(const Settings& settings) {
 
 std::int64_t max_logit_rows(const Settings& settings, const ModelPart& target) {
     if (chooses_tree(settings)) return std::max(decode_rows(settings), engine::CostModel::max_rows);
-    if (settings.mode != Mode::perplexity) return decode_rows(settings);
+    if (!only_scores(settings)) return decode_rows(settings);
     return std::min(max_rows(settings), engine::max_logits_rows(target.config.vocab_size, settings.device == "cuda"));
 }
 

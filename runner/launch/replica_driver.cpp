@@ -120,7 +120,8 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     loaded_.drafts.give_to(options.draft);
     options.kv_memory_bytes = loaded_.kv_memory_bytes(settings);
     options.kv_host_bytes = host_bytes(settings, *loaded_.device);
-    options.checkpoint.folder = phase_.folder.checkpoints();
+    if (settings.mode != Mode::multiple_choice)  // an interrupted question starts over
+        options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
     options.checkpoint.replica = world_.replica();
     options.checkpoint.epoch = phase_.epoch;
@@ -210,6 +211,7 @@ engine::ReplicaOutcome ReplicaDriver::run() {
 std::optional<engine::WorkItem> ReplicaDriver::next_work() {
     for (;;) {
         if (stop_requested()) return std::nullopt;
+        if (auto choice = questions_.next()) return choice;
         const std::int64_t taken = board_.take_next();
         if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
         const std::int64_t number = order_[taken];
@@ -219,6 +221,11 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         if (prompt.settings && prompt.settings->own_max_tokens) own_limits_.insert(number);
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
+            continue;
+        }
+        if (!prompt.choices.empty()) {
+            const auto options = options_of(prompt);
+            questions_.add(number, std::move(prompt), options);
             continue;
         }
         engine::WorkItem item;
@@ -251,7 +258,7 @@ engine::EarlierOutput ReplicaDriver::earlier_output(const engine::WorkItem& item
 bool ReplicaDriver::may_resume(const engine::FinishedItem& item) const {
     const Settings& settings = phase_.settings;
     return item.reason == engine::FinishReason::length && !own_limits_.contains(item.index) && settings.is_coupled() &&
-           !wants_continuation(settings) && kind_of("max-tokens", settings) == KeyKind::extension;
+           !has_given_texts(settings) && kind_of("max-tokens", settings) == KeyKind::extension;
 }
 
 std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
@@ -265,7 +272,7 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.error = prompt.error;
     const auto options = options_of(prompt);
     item.max_tokens = options->max_tokens;
-    item.has_reasoning = options->has_reasoning() && !wants_continuation(phase_.settings);
+    item.has_reasoning = options->has_reasoning() && !has_given_texts(phase_.settings);
     ResultRecord failed = record_of(item, prompt.id);
     failed.error = without_paths(prompt.error, phase_.settings);
     record(failed, item);
@@ -280,7 +287,7 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.has_reasoning = item.has_reasoning;
     record.loss = item.statistics.loss;
     record.logprobs = logprobs_text(item.tokens, item.logprobs);
-    const bool scored = phase_.settings.mode == Mode::perplexity;
+    const bool scored = only_scores(phase_.settings);
     record.num_tokens = scored ? record.loss.num_tokens() : static_cast<std::int64_t>(item.tokens.size());
     record.finish_reason = reason_name(item.reason);
     record.error = item.error;
@@ -293,7 +300,14 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
 }
 
 void ReplicaDriver::finished(const engine::FinishedItem& item) {
-    record(record_of(item, loaded_.data->id(key_of(item.index).index)), item);
+    const std::string id = loaded_.data->id(key_of(item.index).index);
+    if (phase_.settings.mode != Mode::multiple_choice) return record(record_of(item, id), item);
+    std::optional<Questions::Done> question = questions_.finished(item);
+    if (!question) return;
+    ResultRecord result = record_of(question->item, id);
+    result.num_tokens = question->num_tokens;
+    result.choices = std::move(question->scores);
+    record(result, question->item);
 }
 
 /// Called before the result is written: an item that is done has its states.

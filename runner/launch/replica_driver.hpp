@@ -17,6 +17,7 @@
 #include "runner/host/watchdog.hpp"
 #include "runner/launch/job_phase.hpp"
 #include "runner/launch/loaded_job.hpp"
+#include "runner/launch/questions.hpp"
 #include "runner/launch/scheduler.hpp"
 #include "runner/run/earlier_results.hpp"
 #include "runner/run/log.hpp"
@@ -79,6 +80,7 @@ class ReplicaDriver {
     Log log_;
     ResultWriter writer_;
     std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without options of their own
+    Questions questions_;                                           // mode = multiple-choice
     std::set<std::string> damaged_;                                 // lines that were logged already
     std::optional<TokenLedger> ledger_;                             // on the first rank of the replica
     std::set<std::int64_t> own_limits_;  // numbers of the items with a max-tokens of their own

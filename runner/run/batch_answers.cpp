@@ -13,6 +13,7 @@
 #include "engine/tokenizer/tokenizer.hpp"
 #include "runner/data/batch_requests.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/run/run_folder.hpp"
 
 namespace longhaul::runner {
@@ -63,11 +64,6 @@ Ordered chat_logprobs(const Json& rows, std::size_t top, const engine::Tokenizer
     return {{"content", std::move(content)}};
 }
 
-/// Characters that begin in these bytes: a token may hold parts of characters.
-std::int64_t num_characters(const std::string& bytes) {
-    return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
-}
-
 Ordered completion_logprobs(const Json& rows, std::size_t top, const engine::Tokenizer& tokenizer) {
     Ordered tokens = Ordered::array(), values = Ordered::array(), best = Ordered::array(), offsets = Ordered::array();
     std::int64_t offset = 0;
@@ -78,7 +74,7 @@ Ordered completion_logprobs(const Json& rows, std::size_t top, const engine::Tok
         tokens.push_back(text);
         values.push_back(chosen.logprob);
         offsets.push_back(offset);
-        offset += num_characters(text);
+        offset += num_characters(text);  // a token may hold parts of characters
         // The chosen token is there even if it is not among the best. Of tokens with one text the best counts.
         Ordered map = Ordered::object();
         if (top > 0) {

@@ -54,7 +54,7 @@ class LongestPrompt {
 void check_texts_fit(const Settings& settings, std::int64_t context) {
     const RunFolder folder = run_folder_of(settings);
     const std::optional<std::int64_t> before = recorded_max_tokens(folder);
-    if (wants_continuation(settings) || !before || *before >= settings.max_tokens) return;
+    if (has_given_texts(settings) || !before || *before >= settings.max_tokens) return;
     LongestPrompt longest(context - *before);
     if (settings.shard.is_part()) {
         for (const RunFolder& shard : begun_shards_of(settings.output)) longest.add(shard, settings);

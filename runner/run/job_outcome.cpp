@@ -47,6 +47,9 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
         outcome.nll += line.value("nll", 0.0);
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");
+        outcome.questions += line.contains("acc") ? 1 : 0;
+        outcome.right += count("acc");
+        outcome.right_norm += count("acc_norm");
     });
     const auto lacks_answer = [](const ResultIndex::Entry& entry) { return entry.lacks_answer; };
     outcome.without_answer = std::count_if(results.entries().begin(), results.entries().end(), lacks_answer);

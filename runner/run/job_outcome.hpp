@@ -39,6 +39,9 @@ struct JobOutcome {
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of teacher-forced continuations, in nats
     std::int64_t scored_tokens = 0, scored_bytes = 0;
+    /// Questions whose right choice is known; of those, for how many the most probable one was right, and for how many
+    /// the most probable one per character.
+    std::int64_t questions = 0, right = 0, right_norm = 0;
     DecodeSpeed speed;           ///< over all launches
     double working_seconds = 0;  ///< prefill and decode time: the longest replica of each launch, summed over launches
 };

@@ -17,6 +17,30 @@ namespace {
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
 
+void put_accuracy(Ordered& json, const ChoiceScores& choices) {
+    if (!choices.right) return;
+    json["acc"] = choices.chosen == *choices.right ? 1 : 0;
+    json["acc_norm"] = choices.chosen_norm == *choices.right ? 1 : 0;
+}
+
+void put_choices(Ordered& json, const ChoiceScores& choices) {
+    json["choice"] = choices.chosen;
+    json["choice_norm"] = choices.chosen_norm;
+    json["choice_logprobs"] = choices.logprobs;
+    if (choices.right) json["right"] = *choices.right;
+    put_accuracy(json, choices);
+}
+
+/// nullopt if the line has none.
+std::optional<ChoiceScores> choices_of(const Json& json) {
+    if (!json.contains("choice_logprobs")) return std::nullopt;
+    ChoiceScores choices{.logprobs = json["choice_logprobs"].get<std::vector<double>>(),
+                         .chosen = json.at("choice"),
+                         .chosen_norm = json.at("choice_norm")};
+    if (json.contains("right")) choices.right = json["right"].get<std::int64_t>();
+    return choices;
+}
+
 /// The fields in their fixed order.
 void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
     json["id"] = record.id;
@@ -27,6 +51,7 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
     json["finish_reason"] = record.finish_reason;
     if (!record.error.empty()) json["error"] = record.error;
     if (format.token_ids) json["token_ids"] = record.token_ids;
+    if (record.choices) put_choices(json, *record.choices);
     if (record.loss.buckets.empty()) return;
     json["nll"] = record.loss.nll();
     Ordered buckets = Ordered::array();
@@ -230,6 +255,7 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.error = json.value("error", "");
         record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
         record.loss = loss_of(json);
+        record.choices = choices_of(json);
         record.max_tokens = json.value("max_tokens", std::int64_t{0});
         record.own_max_tokens = json.value("own_max_tokens", false);
         record.prompt_tokens = json.value("prompt_tokens", std::int64_t{0});
@@ -310,6 +336,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
         json["scored_tokens"] = record.loss.num_tokens();
         json["scored_bytes"] = item.scored_bytes;
     }
+    if (record.choices) put_accuracy(json, *record.choices);
     return engine::json_text(json);
 }
 

@@ -26,6 +26,14 @@ struct ItemKey {
 /// "ID#SAMPLE": the name of an item in checkpoints.
 std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
+/// What the choices of a question got (mode = multiple-choice).
+struct ChoiceScores {
+    std::vector<double> logprobs{};       ///< of each choice, in nats: the sum over its tokens
+    std::int64_t chosen = 0;              ///< index of the most probable one
+    std::int64_t chosen_norm = 0;         ///< of the most probable one per character of its text
+    std::optional<std::int64_t> right{};  ///< nullopt: not known
+};
+
 /// One line of results.jsonl in memory.
 struct ResultRecord {
     ItemKey key;
@@ -38,7 +46,8 @@ struct ResultRecord {
     std::string finish_reason{};
     std::string error{};
     std::vector<std::int32_t> token_ids{};
-    engine::LossByPosition loss{};   ///< of a teacher-forced continuation; empty if there is none
+    engine::LossByPosition loss{};  ///< of a teacher-forced continuation; empty if there is none
+    std::optional<ChoiceScores> choices{};
     std::string logprobs{};          ///< JSON from `logprobs_text`; "" if none were requested
     std::int64_t max_tokens = 0;     ///< limit when the item was generated; journal only
     bool own_max_tokens = false;     ///< `max_tokens` is the item's own, not the job's; journal only

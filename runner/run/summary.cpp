@@ -47,6 +47,16 @@ std::optional<double> Summary::perplexity() const {
     return std::exp(outcome.nll / static_cast<double>(outcome.scored_tokens));
 }
 
+std::optional<Summary::Accuracy> Summary::accuracy() const {
+    if (outcome.questions == 0) return std::nullopt;
+    // As of a mean of zeros and ones.
+    const auto standard_error = [&](double share) {
+        return outcome.questions > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(outcome.questions - 1)) : 0;
+    };
+    const double acc = ratio(outcome.right, outcome.questions), norm = ratio(outcome.right_norm, outcome.questions);
+    return Accuracy{acc, standard_error(acc), norm, standard_error(norm)};
+}
+
 std::optional<double> Summary::bits_per_byte() const {
     if (outcome.scored_bytes == 0) return std::nullopt;
     return outcome.nll / (std::numbers::ln2 * static_cast<double>(outcome.scored_bytes));
@@ -95,6 +105,13 @@ nlohmann::ordered_json Summary::to_json() const {
         json["perplexity"] = *perplexity();
     }
     if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
+    if (const auto shares = accuracy()) {
+        json["questions"] = outcome.questions;
+        json["acc"] = shares->acc;
+        json["acc_stderr"] = shares->acc_stderr;
+        json["acc_norm"] = shares->acc_norm;
+        json["acc_norm_stderr"] = shares->acc_norm_stderr;
+    }
     if (baseline) {
         json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()}};
         if (baseline->identical) json["baseline"]["identical"] = *baseline->identical;
@@ -134,6 +151,11 @@ std::string Summary::to_table() const {
                               counted(outcome.scored_tokens, "scored token", "scored tokens") +
                               (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : ""));
     }
+    if (const auto shares = accuracy())
+        rows.emplace_back("accuracy", formatted("%.2f %% ± %.2f (acc), ", 100 * shares->acc, 100 * shares->acc_stderr) +
+                                          formatted("%.2f %% ± %.2f per character (acc_norm), of ",
+                                                    100 * shares->acc_norm, 100 * shares->acc_norm_stderr) +
+                                          counted(outcome.questions, "question", "questions"));
     if (settings.mode == Mode::generate && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
         rows.emplace_back("block efficiency",
                           formatted("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +

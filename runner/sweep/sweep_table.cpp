@@ -22,15 +22,17 @@ struct MetricInfo {
     int decimals;       ///< in sweep.md
     double factor;      ///< in sweep.md
 };
-constexpr std::array<MetricInfo, 9> metrics{{{"tokens", "tokens", 0, 1},
-                                             {"perplexity", "perplexity", 4, 1},
-                                             {"bits_per_byte", "bits per byte", 4, 1},
-                                             {"block_efficiency", "block efficiency", 2, 1},
-                                             {"mbsu", "MBSU", 2, 1},
-                                             {"acceptance", "acceptance %", 1, 100},
-                                             {"decode_tokens_per_second", "decode tokens/s", 1, 1},
-                                             {"speedup", "speedup", 2, 1},
-                                             {"seconds", "seconds", 1, 1}}};
+constexpr std::array<MetricInfo, 11> metrics{{{"tokens", "tokens", 0, 1},
+                                              {"acc", "acc %", 2, 100},
+                                              {"acc_norm", "acc_norm %", 2, 100},
+                                              {"perplexity", "perplexity", 4, 1},
+                                              {"bits_per_byte", "bits per byte", 4, 1},
+                                              {"block_efficiency", "block efficiency", 2, 1},
+                                              {"mbsu", "MBSU", 2, 1},
+                                              {"acceptance", "acceptance %", 1, 100},
+                                              {"decode_tokens_per_second", "decode tokens/s", 1, 1},
+                                              {"speedup", "speedup", 2, 1},
+                                              {"seconds", "seconds", 1, 1}}};
 
 std::string fixed(double value, int decimals) {
     std::array<char, 64> text{};
@@ -63,9 +65,8 @@ std::string csv_line(const Cells& cells) {
     return line + "\n";
 }
 
-std::size_t num_characters(const std::string& text) {
-    return static_cast<std::size_t>(
-        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+std::size_t width_of(const std::string& cell) {
+    return static_cast<std::size_t>(num_characters(cell));
 }
 
 /// A Markdown table with padded columns, so that the source is readable, too; columns from `first_number` on are
@@ -74,13 +75,13 @@ std::string markdown_table(const std::vector<Cells>& rows, std::size_t first_num
     std::vector<std::size_t> widths(rows.front().size(), 3);
     for (const Cells& row : rows) {
         for (std::size_t i = 0; i < row.size(); ++i) {
-            widths[i] = std::max(widths[i], num_characters(row[i]));
+            widths[i] = std::max(widths[i], width_of(row[i]));
         }
     }
     std::string text;
     for (const Cells& row : rows) {
         for (std::size_t i = 0; i < row.size(); ++i) {
-            const std::string blanks(widths[i] - num_characters(row[i]), ' ');
+            const std::string blanks(widths[i] - width_of(row[i]), ' ');
             text += "| " + (i >= first_number ? blanks + row[i] : row[i] + blanks) + " ";
         }
         text += "|\n";
@@ -142,6 +143,10 @@ void SweepTable::look(std::size_t point, bool done) {
     row.items = static_cast<std::int64_t>(number("items"));
     row.failed = static_cast<std::int64_t>(number("failed"));
     row.numbers[tokens] = number("tokens");
+    if (number("questions") > 0) {
+        row.numbers[acc] = number("acc");
+        row.numbers[acc_norm] = number("acc_norm");
+    }
     if (number("perplexity") > 0) row.numbers[perplexity] = number("perplexity");
     if (number("bits_per_byte") > 0) row.numbers[bits_per_byte] = number("bits_per_byte");
     if (number("block_efficiency") > 0) row.numbers[block_efficiency] = number("block_efficiency");
@@ -215,7 +220,7 @@ std::vector<SweepTable::Mean> SweepTable::means() const {
 std::vector<std::size_t> SweepTable::columns() const {
     std::vector<std::size_t> list;
     for (std::size_t m = 0; m < num_metrics; ++m) {
-        const bool always = m != perplexity && m != bits_per_byte && m != mbsu;
+        const bool always = m != acc && m != acc_norm && m != perplexity && m != bits_per_byte && m != mbsu;
         const bool any =
             std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.numbers[m].has_value(); });
         if (always || any) list.push_back(m);

@@ -51,6 +51,8 @@ class SweepTable {
   private:
     enum Metric : std::size_t {
         tokens,
+        acc,
+        acc_norm,
         perplexity,
         bits_per_byte,
         block_efficiency,
@@ -60,7 +62,7 @@ class SweepTable {
         speedup,
         seconds
     };
-    static constexpr std::size_t num_metrics = 9;
+    static constexpr std::size_t num_metrics = 11;
     using Numbers = std::array<std::optional<double>, num_metrics>;
 
     struct Row {

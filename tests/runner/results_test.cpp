@@ -147,6 +147,24 @@ TEST(ResultLine, JournalKeepsLossAndLogprobs) {
     }
 }
 
+TEST(ResultLine, ChoicesOfAQuestion) {
+    ResultRecord record = record_of(4, "sea", 5, "stop");
+    record.choices = ChoiceScores{.logprobs = {-1.5, -0.25}, .chosen = 1, .chosen_norm = 0, .right = 0};
+    EXPECT_EQ(format_result(record, {}),
+              R"({"id":"item-4","text":"sea","num_tokens":5,"finish_reason":"stop","choice":1,"choice_norm":0,)"
+              R"("choice_logprobs":[-1.5,-0.25],"right":0,"acc":0,"acc_norm":1})");
+    const nlohmann::json statistics = nlohmann::json::parse(format_statistics(record, {}, 0, {}));
+    EXPECT_EQ(statistics["acc"], 0);
+    EXPECT_EQ(statistics["acc_norm"], 1);
+    const auto read = parse_journal(format_journal(record, {}));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(format_result(*read, {}), format_result(record, {}));
+    record.choices->right.reset();
+    EXPECT_EQ(format_result(record, {}).find("acc"), std::string::npos) << "the right one is not known";
+    EXPECT_FALSE(nlohmann::json::parse(format_statistics(record, {}, 0, {})).contains("acc"));
+    EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
+}
+
 TEST(ResultLine, TextIsAlwaysValid) {
     EXPECT_EQ(
         format_result(record_of(0, "caf\xc3\xa9 \xff"), {}),

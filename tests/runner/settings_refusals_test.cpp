@@ -164,7 +164,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "gpu", "device: expected auto, cpu or cuda, got 'gpu'; did you mean 'cuda'?"},
         {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
-        {"mode", "perplexty", "mode: expected generate or perplexity, got 'perplexty'; did you mean 'perplexity'?"},
+        {"mode", "perplexty",
+         "mode: expected generate, perplexity or multiple-choice, got 'perplexty'; did you mean 'perplexity'?"},
     };
     for (const Case& row : cases) {
         const std::string message = message_of([&] { with(row.key, row.value); });
@@ -474,7 +475,8 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
         std::vector<Assignment> keys;
         std::string message;
     };
-    const Assignment scores{"mode", "perplexity", "j.cfg:7"}, forced{"teacher-forced", "true", "j.cfg:8"};
+    const Assignment scores{"mode", "perplexity", "j.cfg:7"}, chooses{"mode", "multiple-choice", "j.cfg:7"},
+        forced{"teacher-forced", "true", "j.cfg:8"};
     const std::vector<Case> cases{
         {{scores, forced}, "j.cfg:8: teacher-forced: expected false with mode = perplexity, got true"},
         {{scores, {"logprobs", "2", "j.cfg:9"}}, "j.cfg:9: logprobs: expected 0 with mode = perplexity, got 2"},
@@ -485,6 +487,14 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
         {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
         {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
         {{{"hidden-states", "/s", "j.cfg:9"}}, "j.cfg:9: hidden-states: expected none with mode = generate, got '/s'"},
+        {{chooses, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with mode = multiple-choice, got 9"},
+        {{chooses, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with mode = multiple-choice, got 2"},
+        {{chooses, {"token-ids", "true", "j.cfg:9"}},
+         "j.cfg:9: token-ids: expected false with mode = multiple-choice, got true"},
+        {{chooses, {"hidden-states", "/s", "j.cfg:9"}},
+         "j.cfg:9: hidden-states: expected none with mode = multiple-choice, got '/s'"},
+        {{chooses, {"task", "dolly", "j.cfg:9"}},
+         "j.cfg:9: task: expected prompts with mode = multiple-choice, got dolly"},
         {{scores, {"window", "1", "j.cfg:9"}},
          "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
         {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},

@@ -28,6 +28,28 @@ TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
 }
 
+TEST(Summary, AccuracyOfQuestions) {
+    Summary summary;
+    summary.settings.mode = Mode::multiple_choice;
+    EXPECT_FALSE(summary.to_json().contains("acc"));
+    EXPECT_EQ(summary.to_table().find("accuracy"), std::string::npos);
+    summary.outcome.questions = 101;
+    summary.outcome.right = 50;
+    summary.outcome.right_norm = 101;
+    const auto json = summary.to_json();
+    EXPECT_EQ(json["questions"], 101);
+    EXPECT_DOUBLE_EQ(json["acc"].get<double>(), 50.0 / 101);
+    EXPECT_DOUBLE_EQ(json["acc_stderr"].get<double>(), std::sqrt(50.0 / 101 * 51.0 / 101 / 100));
+    EXPECT_DOUBLE_EQ(json["acc_norm"].get<double>(), 1);
+    EXPECT_DOUBLE_EQ(json["acc_norm_stderr"].get<double>(), 0);
+    EXPECT_NE(summary.to_table().find(
+                  "accuracy     49.50 % ± 5.00 (acc), 100.00 % ± 0.00 per character (acc_norm), of 101 questions\n"),
+              std::string::npos)
+        << summary.to_table();
+    summary.outcome.questions = summary.outcome.right = 1;
+    EXPECT_EQ(summary.to_json()["acc_stderr"], 0) << "of one question";
+}
+
 TEST(Summary, NamesTheAnswersOfABatch) {
     Summary summary;
     summary.settings.task = "openai-batch";

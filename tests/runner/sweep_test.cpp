@@ -522,6 +522,19 @@ TEST_F(SweepTableTest, PerplexityHasItsColumnsWhereTextsAreGiven) {
     EXPECT_NE(table.to_markdown().find("12.5000"), std::string::npos) << table.to_markdown();
 }
 
+TEST_F(SweepTableTest, AccuracyHasItsColumnsWhereQuestionsAreAnswered) {
+    const Sweep sweep = read(job + "mode = multiple-choice\ngrid template = a.txt | b.txt\n");
+    SweepTable table(sweep, points_of(sweep));
+    EXPECT_EQ(table.to_markdown().find("acc "), std::string::npos);
+    fs::create_directories(table.points()[0].settings.output);
+    std::ofstream(table.points()[0].settings.output / "summary.json")
+        << R"({"items": 3, "tokens": 1000, "questions": 3, "acc": 0, "acc_norm": 0.625})";
+    table.look(0, true);
+    EXPECT_EQ(table.to_json()["points"][0]["acc"], 0);
+    EXPECT_NE(table.to_csv().find(",tokens,acc,acc_norm,"), std::string::npos) << table.to_csv();
+    EXPECT_NE(table.to_markdown().find("62.50"), std::string::npos) << table.to_markdown();
+}
+
 TEST_F(SweepTableTest, OtherTextsAreFound) {
     const Sweep sweep = read(job + "baseline = true\ngrid draft-tree = 3 | 4\n");
     SweepTable table(sweep, points_of(sweep));

@@ -64,10 +64,11 @@ TEST(PromptTemplate, FieldsOfAFile) {
     std::ofstream(path) << "{{x}} {b}\n{?a}{a} {?c}{b}{/c}{/a}\n{c}";
     const auto found = PromptTemplate::fields_in(path);
     ASSERT_EQ(found.size(), 3U);
-    const PromptTemplate::Field expected[] = {{"b", 1, false}, {"a", 2, true}, {"c", 2, false}};
+    const PromptTemplate::Field expected[] = {
+        {"b", path.string() + ":1", false}, {"a", path.string() + ":2", true}, {"c", path.string() + ":2", false}};
     for (std::size_t i = 0; i < 3; ++i) {
         EXPECT_EQ(found[i].name, expected[i].name);
-        EXPECT_EQ(found[i].line, expected[i].line);
+        EXPECT_EQ(found[i].place, expected[i].place);
         EXPECT_EQ(found[i].optional, expected[i].optional);
     }
     std::ofstream(path) << "a {} b";

@@ -1,0 +1,143 @@
+#include "runner/data/choices.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "engine/grammar/reasoning_end.hpp"
+#include "runner/data/dataset_records.hpp"
+#include "runner/job/value_text.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using engine::Json;
+using Strings = std::vector<std::string>;
+
+constexpr std::size_t max_choices = 4096;
+constexpr const char* array_of_texts = "an array of at least 2 texts";
+
+/// A text, or what is not one as JSON has it.
+std::string text_of(const Json& value, const std::string& where, const std::string& field) {
+    if (value.is_number() || value.is_boolean()) return engine::json_text(value);
+    if (!value.is_string()) throw InputError(where, field, "a text, number or boolean", engine::describe(value));
+    std::string text = value.get<std::string>();
+    if (!is_text(text)) throw InputError(where, field, "text", "a NUL character");
+    return text;
+}
+
+Strings texts_of(const Json& array, const std::string& where, const std::string& field) {
+    if (!array.is_array() || array.size() < 2 || array.size() > max_choices) {
+        const bool is_short = array.is_array() && array.size() < 2;
+        throw InputError(where, field, array_of_texts,
+                         is_short ? std::to_string(array.size())
+                         : array.is_array()
+                             ? std::to_string(array.size()) + ", more than " + std::to_string(max_choices)
+                             : engine::describe(array));
+    }
+    Strings texts;
+    for (const Json& value : array) texts.push_back(text_of(value, where, field + "." + std::to_string(texts.size())));
+    return texts;
+}
+
+std::optional<std::int64_t> place_in(const Strings& texts, std::string_view wanted) {
+    for (std::size_t at = 0; at < texts.size(); ++at) {
+        if (engine::without_space(texts[at]) == wanted) return static_cast<std::int64_t>(at);
+    }
+    return std::nullopt;
+}
+
+/// What an answer without a label or text of its own means: "2", or "C".
+std::optional<std::int64_t> place_of(std::string_view answer) {
+    std::int64_t place = 0;
+    const auto [end, error] = std::from_chars(answer.data(), answer.data() + answer.size(), place);
+    if (error == std::errc() && end == answer.data() + answer.size()) return place;
+    if (answer.size() == 1 && answer.front() >= 'A' && answer.front() <= 'Z') return answer.front() - 'A';
+    return std::nullopt;
+}
+
+/// nullopt where the data does not know it: no answer, an empty one, or -1.
+std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& texts, const std::string& where) {
+    const Json& answer = given.answer;
+    if (answer.is_null()) return std::nullopt;
+    if (answer.is_boolean()) return answer.get<bool>() ? 1 : 0;
+    const std::string text = text_of(answer, where, "answer");
+    const std::string_view wanted = engine::without_space(text);
+    if (wanted.empty() || wanted == "-1") return std::nullopt;
+    if (const auto label = place_in(given.labels, wanted)) return label;
+    if (const auto same = answer.is_string() ? place_in(texts, wanted) : std::nullopt) return same;
+    const auto place = place_of(wanted);
+    if (place && *place >= 0 && *place < std::ssize(texts)) return place;
+    throw InputError(where, "answer",
+                     "0 to " + std::to_string(texts.size() - 1) + ", the place of the right choice, or its " +
+                         (given.labels.empty() ? "" : "label or ") + "text",
+                     in_quotes(text));
+}
+
+std::string place_of_choices(const Settings& settings) {
+    return settings.origins.of("choice") + ": choice";
+}
+
+}  // namespace
+
+bool has_own_choices(const Settings& settings) {
+    return settings.format.kind == engine::OutputFormat::Kind::choice;
+}
+
+GivenChoices read_choices(const Json& object, const Settings& settings, const std::string& where) {
+    GivenChoices given;
+    if (const Json* answer = engine::find_member(object, "answer", where)) given.answer = *answer;
+    const Json* const choices = engine::find_member(object, "choices", where);
+    if (choices == nullptr || has_own_choices(settings)) return given;
+    if (!choices->is_object()) {
+        given.texts = texts_of(*choices, where, "choices");
+        return given;
+    }
+    const Json* const texts = engine::find_member(*choices, "text", where);
+    const Json* const labels = engine::find_member(*choices, "label", where);
+    if (texts == nullptr)
+        throw InputError(where, "choices", std::string(array_of_texts) + R"(, or {"text": texts, "label": labels})",
+                         "an object without text");
+    given.texts = texts_of(*texts, where, "choices.text");
+    if (labels != nullptr) given.labels = texts_of(*labels, where, "choices.label");
+    if (!given.labels.empty() && given.labels.size() != given.texts.size())
+        throw InputError(where, "choices.label", std::to_string(given.texts.size()) + " labels, one for each text",
+                         std::to_string(given.labels.size()));
+    return given;
+}
+
+std::vector<PromptTemplate::Field> fields_of_choices(const Settings& settings) {
+    std::vector<PromptTemplate::Field> fields;
+    if (settings.mode != Mode::multiple_choice || !has_own_choices(settings)) return fields;
+    for (const std::string& text : settings.format.texts) {
+        for (PromptTemplate::Field& field : PromptTemplate::fields_in_value(text, place_of_choices(settings)))
+            fields.push_back(std::move(field));
+    }
+    return fields;
+}
+
+JobChoices::JobChoices(const Settings& settings, const std::vector<std::string>& fields) : num_fields_(fields.size()) {
+    if (settings.mode != Mode::multiple_choice || !has_own_choices(settings)) return;
+    for (const std::string& text : settings.format.texts)
+        templates_.push_back(PromptTemplate::parse_value(text, place_of_choices(settings), fields));
+}
+
+Choices JobChoices::of(const GivenChoices& given, std::vector<std::string> fields, const std::string& where) const {
+    Choices choices{.texts = given.texts, .right = {}};
+    fields.resize(num_fields_);  // messages have none
+    for (const PromptTemplate& text : templates_) choices.texts.push_back(text.render(fields));
+    if (choices.texts.empty())
+        throw InputError(where, "choices", array_of_texts, "nothing",
+                         "column = choices=NAME names another field, choice = TEXT in the job gives all questions the "
+                         "same ones");
+    if (choices.texts.size() < 2) throw InputError(where, "choices", array_of_texts, "1");
+    const auto empty = std::find_if(choices.texts.begin(), choices.texts.end(),
+                                    [](const std::string& text) { return engine::without_space(text).empty(); });
+    if (empty != choices.texts.end())
+        throw InputError(where, "choices." + std::to_string(empty - choices.texts.begin()), "a text", "none");
+    choices.right = right_of(given, choices.texts, where);
+    return choices;
+}
+
+}  // namespace longhaul::runner

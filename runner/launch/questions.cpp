@@ -1,0 +1,84 @@
+#include "runner/launch/questions.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runner/host/message_text.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+std::int64_t index_of_max(const std::vector<double>& values) {
+    return std::max_element(values.begin(), values.end()) - values.begin();  // the first one of equal values
+}
+
+}  // namespace
+
+void Questions::add(std::int64_t number, Prompt prompt, std::shared_ptr<const engine::GenerationOptions> options) {
+    Question& question = questions_[number];
+    question.right = prompt.right_choice;
+    question.results.resize(prompt.choices.size());
+    for (PromptChoice& choice : prompt.choices) {
+        engine::WorkItem item;
+        item.index = number;
+        item.id = prompt.id;
+        item.sample = std::ssize(question.texts);
+        item.checkpoint_key = checkpoint_key(prompt.id, item.sample);
+        item.prompt = prompt.tokens;
+        item.continuation = std::move(choice.tokens);
+        item.options = options;
+        waiting_.push_back(std::move(item));
+        question.texts.push_back(std::move(choice.text));
+    }
+}
+
+std::optional<engine::WorkItem> Questions::next() {
+    if (waiting_.empty()) return std::nullopt;
+    engine::WorkItem item = std::move(waiting_.front());
+    waiting_.pop_front();
+    return item;
+}
+
+std::optional<Questions::Done> Questions::finished(const engine::FinishedItem& choice) {
+    const auto at = questions_.find(choice.index);
+    std::vector<std::optional<engine::FinishedItem>>& results = at->second.results;
+    results.at(static_cast<std::size_t>(choice.sample)) = choice;
+    if (!std::all_of(results.begin(), results.end(), [](const auto& result) { return result.has_value(); }))
+        return std::nullopt;
+    Done all = done(at->second);
+    questions_.erase(at);
+    return all;
+}
+
+Questions::Done Questions::done(const Question& question) {
+    Done done;
+    engine::FinishedItem& item = done.item;
+    item.index = question.results.front()->index;
+    item.reason = engine::FinishReason::stop;
+    ChoiceScores scores{.logprobs = {}, .right = question.right};
+    std::vector<double> per_character;
+    for (const auto& result : question.results) {
+        const engine::LossByPosition& loss = result->statistics.loss;
+        const std::string& text = question.texts[scores.logprobs.size()];
+        scores.logprobs.push_back(-loss.nll());
+        per_character.push_back(scores.logprobs.back() / static_cast<double>(num_characters(text)));
+        done.num_tokens += loss.num_tokens();
+        item.prompt_tokens += result->prompt_tokens;
+        item.max_tokens = result->max_tokens;
+        item.statistics.seconds = std::max(item.statistics.seconds, result->statistics.seconds);
+        item.statistics.steps += result->statistics.steps;
+        item.statistics.cached_tokens += result->statistics.cached_tokens;
+        if (item.error.empty()) item.error = result->error;
+    }
+    if (!item.error.empty()) {
+        item.reason = engine::FinishReason::error;
+        return done;
+    }
+    scores.chosen = index_of_max(scores.logprobs);
+    scores.chosen_norm = index_of_max(per_character);
+    item.text = question.texts[static_cast<std::size_t>(scores.chosen)];
+    done.scores = std::move(scores);
+    return done;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,198 @@
+// Multiple-choice questions (mode = multiple-choice): the forms in which published data has choices and answers, and
+// what the choices are behind a prompt.
+#include "runner/data/choices.hpp"
+
+#include "runner/data/item_survey.hpp"
+#include "tests/runner/dataset_fixture.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+class ChoicesTest : public DataSetTest {
+  protected:
+    Settings questions(const std::string& data, const std::vector<std::string>& columns = {}) {
+        Settings job = settings("prompts", write("q.jsonl", data));
+        job.mode = Mode::multiple_choice;
+        job.column = columns;
+        return job;
+    }
+    static Settings with_choices(Settings job, const std::vector<std::string>& texts) {
+        job.format = {engine::OutputFormat::Kind::choice, texts};
+        return job;
+    }
+    Settings with_template(Settings job, const std::string& text) {
+        job.prompt_template = write("t.txt", text);
+        return job;
+    }
+
+    /// "prompt|choice|*right choice", or "! error".
+    std::string shown(const Settings& job, std::int64_t index = 0) {
+        const auto data = DataSet::open(job);
+        const Prompt prompt = data->prompt(index, tokenizer_, long_context);
+        if (!prompt.error.empty()) return "! " + short_form(prompt.error);
+        std::string text = text_of(prompt.tokens);
+        std::int64_t number = 0;
+        for (const PromptChoice& choice : prompt.choices)
+            text += (prompt.right_choice == number++ ? "|*" : "|") + text_of(choice.tokens);
+        return text;
+    }
+};
+
+TEST_F(ChoicesTest, TextsOfTheDataFollowThePromptBehindABlank) {
+    EXPECT_EQ(shown(questions(R"({"prompt": "The sea is", "choices": ["wet", "dry"], "answer": 0})")),
+              "The sea is|* wet| dry");
+    EXPECT_EQ(shown(questions(R"({"prompt": "A:\n", "choices": ["wet", "dry"]})")), "A:\n|wet|dry")
+        << "as it is behind a line end; the answer need not be known";
+    EXPECT_EQ(shown(questions(R"({"prompt": "The sea is", "choices": [" wet", "\ndry"]})")), "The sea is| wet|\ndry");
+    EXPECT_EQ(shown(questions(R"({"prompt": "The sea is  ", "choices": ["wet", "dry"]})")), "The sea is|  wet|  dry")
+        << "blanks that end the prompt begin the choices, as tokens do";
+}
+
+TEST_F(ChoicesTest, KnowTheTextOfTheData) {
+    const auto data = DataSet::open(questions(R"({"prompt": "The sea is", "choices": [" wet", "dry"], "answer": 0}
+{"prompt": "The sea is", "choices": [" wet", "dry"]})"));
+    const Prompt prompt = data->prompt(0, tokenizer_, long_context);
+    EXPECT_EQ(prompt.choices[0].text, " wet");
+    EXPECT_EQ(prompt.choices[1].text, "dry") << "without the blank";
+    EXPECT_EQ(data->reference(0, tokenizer_), " wet");
+    EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt);
+}
+
+TEST_F(ChoicesTest, AnswersAreAPlaceALabelOrAText) {
+    const auto right = [&](const std::string& choices, const std::string& answer) -> std::string {
+        const Settings job = questions(R"({"prompt": "Q", "choices": )" + choices + R"(, "answer": )" + answer + "}");
+        const std::string text = shown(job);
+        const std::size_t star = text.find('*');
+        if (text.starts_with("!")) return text;
+        return star == std::string::npos ? "not known" : text.substr(star + 1, text.find('|', star) - star - 1);
+    };
+    const std::string words = R"(["wet", "dry", "hot"])", numbers = "[1, 2.5, 3]";
+    const std::string labelled = R"({"text": ["wet", "dry", "hot"], "label": ["1", "2", "3"]})";
+    EXPECT_EQ(right(words, "2"), " hot");
+    EXPECT_EQ(right(words, R"("2")"), " hot");
+    EXPECT_EQ(right(words, R"("B")"), " dry");
+    EXPECT_EQ(right(words, R"("dry")"), " dry");
+    EXPECT_EQ(right(words, R"(" dry\n")"), " dry");
+    EXPECT_EQ(right(words, "true"), " dry");
+    EXPECT_EQ(right(words, "false"), " wet");
+    EXPECT_EQ(right(labelled, R"("2")"), " dry") << "a label comes before a place";
+    EXPECT_EQ(right(labelled, "2"), " dry");
+    EXPECT_EQ(right(labelled, R"("hot")"), " hot");
+    EXPECT_EQ(right(numbers, "1"), " 2.5") << "a number is a place";
+    EXPECT_EQ(right(numbers, R"("1")"), " 1") << "a text comes before a place";
+    for (const char* unknown : {"null", R"("")", "-1", R"("-1")"}) EXPECT_EQ(right(words, unknown), "not known");
+    EXPECT_EQ(right(words, "3"),
+              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '3'");
+    EXPECT_EQ(right(labelled, R"("D")"),
+              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its label or text, got 'D'");
+    EXPECT_EQ(right(words, "[1]"), "! q.jsonl:1: answer: expected a text, number or boolean, got an array of 1");
+}
+
+TEST_F(ChoicesTest, ColumnsNameThemInTheData) {
+    // HellaSwag, ARC
+    EXPECT_EQ(
+        shown(with_template(questions(R"({"ctx": "A man runs. He", "endings": ["stops.", "flies."], "label": "0"})",
+                                      {"choices=endings", "answer=label"}),
+                            "{ctx}")),
+        "A man runs. He|* stops.| flies.");
+    EXPECT_EQ(
+        shown(with_template(
+            questions(
+                R"({"question": "Wet?", "choices": {"text": ["sea", "sand"], "label": ["A", "B"]}, "answerKey": "A"})",
+                {"answer=answerKey"}),
+            "Question: {question}\nAnswer:\n")),
+        "Question: Wet?\nAnswer:|* sea| sand");
+}
+
+TEST_F(ChoicesTest, AJobMayHaveItsOwn) {
+    // MMLU: the template shows the data's choices, and letters are scored.
+    const Settings letters =
+        with_choices(with_template(questions(R"({"question": "Wet?", "choices": ["sea", "sand"], "answer": 1})"),
+                                   "{question}\nA. {choices.0}\nB. {choices.1}\nAnswer:"),
+                     {"A", "B"});
+    EXPECT_EQ(shown(letters), "Wet?\nA. sea\nB. sand\nAnswer:| A|* B");
+    // PIQA, SciQ: choices in columns of their own.
+    EXPECT_EQ(
+        shown(with_choices(
+            with_template(questions(R"({"goal": "Open", "sol1": "push", "sol2": "eat", "label": 0})", {"answer=label"}),
+                          "{goal}:"),
+            {"{sol1}", "{sol2} it"})),
+        "Open:|* push| eat it");
+    EXPECT_EQ(shown(with_choices(questions(R"({"prompt": "Open", "good": "push", "bad": "eat"})", {"answer=good"}),
+                                 {"{bad}", "{good}"})),
+              "Open| eat|* push");
+    Settings lines = settings("prompts", write("q.txt", "The sea is wet:\n"));
+    lines.mode = Mode::multiple_choice;
+    EXPECT_EQ(shown(with_choices(lines, {"yes", "no"})), "The sea is wet:| yes| no") << "lines of text";
+    EXPECT_EQ(shown(with_choices(lines, {"{prompt}", "{{no}}"})), "The sea is wet:| The sea is wet:| {no}");
+}
+
+TEST_F(ChoicesTest, FaultsOfTheJobEndIt) {
+    const std::string data = R"({"prompt": "Q", "good": "push"})";
+    const auto fault = [&](const std::vector<std::string>& texts) {
+        return message_of([&] { DataSet::open(with_choices(questions(data), texts)); });
+    };
+    EXPECT_EQ(fault({"{goood}", "x"}),
+              "job: choice: expected fields of the data ('good', 'prompt'), got 'goood'; did you mean 'good'?");
+    EXPECT_EQ(fault({"{", "x"}), "job: choice: expected a field such as {prompt}, or {{ for a brace, got a lone {");
+    EXPECT_EQ(message_of([&] {
+                  Settings lines = settings("prompts", write("q.txt", "Q\n"));
+                  lines.mode = Mode::multiple_choice;
+                  DataSet::open(with_choices(lines, {"{good}", "x"}));
+              }),
+              "job: choice: expected the field prompt, got 'good'; lines of text have only {prompt}; other fields need "
+              "JSONL or Parquet");
+}
+
+TEST_F(ChoicesTest, FaultsOfALineAreItsOwn) {
+    const auto fault = [&](const std::string& line) { return shown(questions(line)); };
+    EXPECT_EQ(
+        fault(R"({"prompt": "Q", "endings": ["a", "b"]})"),
+        "! q.jsonl:1: choices: expected an array of texts, got nothing, the line has 'endings', 'prompt'; column = "
+        "choices=NAME names another");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a"]})"),
+              "! q.jsonl:1: choices: expected an array of at least 2 texts, got 1");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": "ab"})"),
+              "! q.jsonl:1: choices: expected an array of at least 2 texts, got \"ab\"");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a", {"b": 1}]})"),
+              "! q.jsonl:1: choices.1: expected a text, number or boolean, got an object of 1");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a", " "]})"), "! q.jsonl:1: choices.1: expected a text, got none");
+    EXPECT_EQ(
+        fault(R"({"prompt": "Q", "choices": {"label": ["A", "B"]}})"),
+        R"(! q.jsonl:1: choices: expected an array of at least 2 texts, or {"text": texts, "label": labels}, got an object without text)");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": {"text": ["a", "b"], "label": ["A", "B", "C"]}})"),
+              "! q.jsonl:1: choices.label: expected 2 labels, one for each text, got 3");
+    EXPECT_EQ(shown(with_choices(questions(R"({"prompt": "Q"})"), {"a"})),
+              "! q.jsonl:1: choices: expected an array of at least 2 texts, got 1");
+    const std::string longer = R"({"prompt": "Q", "choices": ["a", ")" + std::string(200, 'b') + R"("]})";
+    EXPECT_EQ(fault(longer), "! q.jsonl:1: choices: expected at most max-tokens (100) tokens, got 201");
+}
+
+TEST_F(ChoicesTest, LongPromptsLoseTheSameForAllChoices) {
+    Settings job = questions(R"({"prompt": "0123456789", "choices": ["a", "bcde"]})");
+    EXPECT_EQ(DataSet::open(job)->prompt(0, tokenizer_, 12).error.substr(folder_.string().size() + 1),
+              "q.jsonl:1: prompt: expected at most 7 tokens (context 12 less the continuation's 5), got 10; overlong = "
+              "truncate-left keeps the last ones");
+    job.overlong = "truncate-left";
+    EXPECT_EQ(text_of(DataSet::open(job)->prompt(0, tokenizer_, 12).tokens), "3456789");
+}
+
+TEST_F(ChoicesTest, OtherModesReadNone) {
+    Settings job = questions(R"({"prompt": "Q", "choices": "none"})");
+    job.mode = Mode::generate;
+    EXPECT_EQ(shown(job), "Q");
+    job.column = {"choices=endings"};
+    EXPECT_THROW(DataSet::open(job), UsageError);
+}
+
+TEST_F(ChoicesTest, SurveyCountsEachChoice) {
+    const Settings job = questions(R"({"prompt": "0123", "choices": ["a", "bcd", "ef"]})");
+    const ItemSurvey survey = survey_items(*DataSet::open(job), tokenizer_, job, long_context, 1, 10);
+    EXPECT_EQ(survey.inputs, 1);
+    EXPECT_EQ(survey.prompt_tokens.sum(), 4);
+    EXPECT_EQ(survey.new_tokens, 2 + 4 + 3);
+    EXPECT_EQ(survey.positions.largest(3), (std::vector<std::int64_t>{8, 7, 6}));
+}
+
+}  // namespace
+}  // namespace longhaul::runner
