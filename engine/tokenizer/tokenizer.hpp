@@ -67,6 +67,11 @@ class Tokenizer {
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
 };
 
+/// The tokens of `more` behind `text`, whose tokens are `ids`: what follows these in the encoding of both together, or,
+/// if that does not begin with them, the encoding of `more` alone. Throws std::invalid_argument like encode.
+std::vector<std::int32_t> encode_behind(const Tokenizer& tokenizer, std::string_view text,
+                                        std::span<const std::int32_t> ids, std::string_view more);
+
 /// Turns a stream of tokens into UTF-8 that can be shown at once. Holds back the bytes of an incomplete character and,
 /// with byte fallback, a run of byte tokens until it ends, because one invalid byte turns the whole run into U+FFFD.
 /// Copyable; the tokenizer must outlive it.

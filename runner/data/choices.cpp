@@ -75,11 +75,19 @@ std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& t
                      in_quotes(text));
 }
 
+bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 std::string place_of_choices(const Settings& settings) {
     return settings.origins.of("choice") + ": choice";
 }
 
 }  // namespace
+
+bool needs_blank(const std::string& text, const std::string& more) {
+    return !text.empty() && !more.empty() && !is_space(text.back()) && !is_space(more.front());
+}
 
 bool has_own_choices(const Settings& settings) {
     return settings.format.kind == engine::OutputFormat::Kind::choice;

@@ -24,6 +24,9 @@ struct Choices {
     std::optional<std::int64_t> right;  ///< index; nullopt: not known
 };
 
+/// Whether a blank belongs between the texts: neither the first ends nor the second begins with white space.
+bool needs_blank(const std::string& text, const std::string& more);
+
 /// Whether the job itself has the choices, the same for all questions or made of the data's fields.
 bool has_own_choices(const Settings& settings);
 

@@ -13,6 +13,7 @@
 #include "runner/data/choices.hpp"
 #include "runner/data/dataset_records.hpp"
 #include "runner/data/dataset_source.hpp"
+#include "runner/data/few_shot.hpp"
 #include "runner/data/prompt_template.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -158,14 +159,6 @@ class BookDataSet : public CheckedDataSet {
     Settings settings_;
 };
 
-/// The template of the prompts; nullopt if the only field is the whole prompt.
-std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields) {
-    if (!settings.prompt_template.empty()) return PromptTemplate::read(settings.prompt_template, fields);
-    if (settings.task == "prompts" || settings.task == "openai-batch") return std::nullopt;
-    const std::string name = settings.task + (settings.chat ? "-chat" : "");
-    return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
-}
-
 /// The chat template of a job.
 class JobChat {
   public:
@@ -204,6 +197,7 @@ class RecordDataSet : public CheckedDataSet {
           settings_(settings),
           template_(open_template(settings, records_->field_names())),
           choices_(settings, records_->field_names()),
+          few_shot_(settings.few_shot > 0 ? std::make_unique<const FewShot>(settings) : nullptr),
           chat_(settings, records_->takes_messages()) {}
 
     std::int64_t size() const override { return records_->size(); }
@@ -235,6 +229,7 @@ class RecordDataSet : public CheckedDataSet {
         records_->add_to(hash, wants_continuation(settings_));
         std::string text = engine::hex(hash.value());
         if (template_) text += ", template " + engine::hex(template_->fingerprint());
+        if (few_shot_) text += ", few-shot " + engine::hex(few_shot_->fingerprint());
         if (chat_.is_there() && (settings_.chat || records_->has_messages()))
             text += ", chat-template " + chat_.identity();
         return text;
@@ -302,8 +297,8 @@ class RecordDataSet : public CheckedDataSet {
         Ids ids = tokenizer.encode(text);
         std::int64_t longest = 0;
         for (const std::string& choice : choices.texts) {
-            const bool apart = !blanks.empty() || text.empty() || is_space(text.back()) || is_space(choice.front());
-            Ids tokens = tokens_behind(text, ids, (apart ? blanks : " ") + choice, tokenizer);
+            const bool blank = blanks.empty() && needs_blank(text, choice);
+            Ids tokens = engine::encode_behind(tokenizer, text, ids, (blank ? " " : blanks) + choice);
             longest = std::max(longest, std::ssize(tokens));
             if (tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
             prompt.choices.push_back({.text = choice, .tokens = std::move(tokens)});
@@ -318,18 +313,6 @@ class RecordDataSet : public CheckedDataSet {
         prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
     }
 
-    static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
-    /// The tokens of `more` behind `text`, whose tokens are `ids`.
-    static Ids tokens_behind(const std::string& text, const Ids& ids, const std::string& more,
-                             const engine::Tokenizer& tokenizer) {
-        Ids all = tokenizer.encode(text + more);
-        const bool follows = all.size() > ids.size() && std::equal(ids.begin(), ids.end(), all.begin());
-        if (!follows) return tokenizer.encode(more);
-        all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(ids.size()));
-        return all;
-    }
-
     static Ids known_tokens(const Ids& tokens, const engine::Tokenizer& tokenizer, const std::string& where) {
         const auto unknown =
             std::find_if(tokens.begin(), tokens.end(), [&](std::int32_t id) { return id >= tokenizer.vocab_size(); });
@@ -339,9 +322,23 @@ class RecordDataSet : public CheckedDataSet {
     }
 
     [[nodiscard]] std::string text_of(const Record& record, const Settings& settings, const std::string& where) const {
-        if (!record.messages.empty()) return chat_.render(record.messages, settings, where);
+        const FewShot::Examples* const examples =
+            few_shot_ ? &few_shot_->before(record, records_->field_names(), where) : nullptr;
+        std::vector<engine::ChatMessage> messages =
+            examples != nullptr ? examples->messages : std::vector<engine::ChatMessage>();
+        if (!record.messages.empty()) {
+            messages.insert(messages.end(), record.messages.begin(), record.messages.end());
+            return chat_.render(messages, settings, where);
+        }
         std::string text = template_ ? template_->render(record.fields) : record.fields.front();
-        return settings_.chat ? chat_.render({{"user", std::move(text)}}, settings, where) : text;
+        if (settings_.chat) {
+            messages.push_back({"user", std::move(text)});
+            return chat_.render(messages, settings, where);
+        }
+        if (examples == nullptr) return text;
+        if (examples->has_messages)
+            throw InputError(where, "few-shot", "examples that are prompts, as this is one", "messages");
+        return examples->text + text;
     }
 
     /// Tokens of the continuation of `text`, whose tokens are `ids`; at most max-tokens.
@@ -352,7 +349,7 @@ class RecordDataSet : public CheckedDataSet {
             throw InputError(where, "continuation", "a continuation", "nothing");
         const bool as_it_is = settings.task == "prompts" || text.empty() || text.ends_with(' ') || text.ends_with('\n');
         const std::string more = as_it_is ? *record.reference : " " + *record.reference;
-        Ids all = tokens_behind(text, ids, more, tokenizer);
+        Ids all = engine::encode_behind(tokenizer, text, ids, more);
         if (all.empty()) throw InputError(where, "continuation", "at least one token", "none");
         all.resize(std::min(all.size(), static_cast<std::size_t>(settings.max_tokens)));
         return all;
@@ -362,6 +359,7 @@ class RecordDataSet : public CheckedDataSet {
     Settings settings_;
     std::optional<PromptTemplate> template_;
     JobChoices choices_;
+    std::unique_ptr<const FewShot> few_shot_;  // null: none
     JobChat chat_;
 };
 

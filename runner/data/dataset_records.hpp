@@ -51,6 +51,9 @@ class RecordSource {
 /// Opens the data of `settings`; any task except pg19. Throws InputError.
 std::unique_ptr<RecordSource> open_records(const Settings& settings);
 
+/// The template of the prompts, with `fields`; nullopt if the first field is the whole prompt. Throws InputError.
+std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields);
+
 /// Source file and reference file (empty if there is none) of wmt and xsum: `data` and `reference`. Without
 /// `reference`, the matching file beside `data`: X-ref.L2.sgm for X-src.L1.sgm, X.target for X.source, and for wmt X.en
 /// for X.de. `data` may be a folder with exactly one such pair. Throws InputError.

@@ -20,7 +20,10 @@ using Strings = std::vector<std::string>;
 std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) {
     std::vector<PromptTemplate::Field> fields{{.name = "prompt", .place = settings.data.string()}};
     if (!settings.prompt_template.empty()) fields = PromptTemplate::fields_in(settings.prompt_template);
-    for (PromptTemplate::Field& field : fields_of_choices(settings)) {
+    std::vector<PromptTemplate::Field> others = fields_of_choices(settings);
+    if (!settings.few_shot_group.empty())
+        others.push_back({settings.few_shot_group, settings.origins.of("few-shot-group") + ": few-shot-group"});
+    for (PromptTemplate::Field& field : others) {
         const auto same = std::find_if(fields.begin(), fields.end(),
                                        [&](const PromptTemplate::Field& other) { return other.name == field.name; });
         if (same == fields.end()) fields.push_back(std::move(field));
@@ -239,6 +242,13 @@ void check_template_of_lines(const Settings& settings) {
 }
 
 }  // namespace
+
+std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields) {
+    if (!settings.prompt_template.empty()) return PromptTemplate::read(settings.prompt_template, fields);
+    if (settings.task == "prompts" || settings.task == "openai-batch") return std::nullopt;
+    const std::string name = settings.task + (settings.chat ? "-chat" : "");
+    return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
+}
 
 std::unique_ptr<RecordSource> open_prompts(const Settings& settings) {
     if (const auto fields = fields_of_template(settings); !fields.empty())

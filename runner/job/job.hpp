@@ -37,6 +37,10 @@ struct Settings {
     std::vector<std::string> column;            // "FIELD=NAME": names of fields in the data
     std::string split;                          // of a dataset in Parquet or Arrow files
     std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own template
+    std::int64_t few_shot = 0;                  // examples before each prompt
+    std::filesystem::path few_shot_data;        // "": `data`
+    std::string few_shot_split;                 // of few_shot_data
+    std::string few_shot_group;                 // a field in which examples and prompt agree; "": none
     bool chat = false;
     std::string chat_template = "auto";          // auto, a built-in one, or the path of a .jinja file
     std::vector<std::string> template_variable;  // NAME=VALUE

@@ -203,6 +203,28 @@ void check_batch_keys(const Settings& settings, const KeyOrigins& origins, Fault
     if (settings.mode == Mode::perplexity) refuse("mode", "generate", "perplexity", none);
 }
 
+/// Reports keys of examples that do not go together.
+void check_few_shot(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
+    const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got,
+                             const char* fix = "") {
+        if (!good && !faults.has(key)) faults.add(key, origins.of(key), key, expected, got, fix);
+    };
+    if (settings.few_shot == 0) {
+        const std::string none = "none with few-shot = 0";
+        require(settings.few_shot_data.empty(), "few-shot-data", none, shown(settings.few_shot_data.string()));
+        require(settings.few_shot_split.empty(), "few-shot-split", none, shown(settings.few_shot_split));
+        require(settings.few_shot_group.empty(), "few-shot-group", none, shown(settings.few_shot_group));
+        return;
+    }
+    const std::string count = std::to_string(settings.few_shot);
+    require(settings.task == "prompts", "few-shot", "0 with task = " + settings.task, count,
+            "the templates of other tasks have their examples");
+    const bool same_data = settings.few_shot_data.empty() || settings.few_shot_data == settings.data;
+    const bool same_split = settings.few_shot_split.empty() || settings.few_shot_split == settings.split;
+    require(!same_data || !same_split, "few-shot", "0 without few-shot-data or few-shot-split", count,
+            "a prompt that is among the examples would have its answer there");
+}
+
 /// Reports keys that the task does not use: they were probably meant for another task.
 void check_task_keys(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
@@ -390,6 +412,7 @@ void check_together(const Settings& settings, const KeyOrigins& origins, Faults&
     check_corpus(settings, origins, faults);
     check_scoring(settings, origins, faults);
     check_task_keys(settings, origins, faults);
+    check_few_shot(settings, origins, faults);
     if (settings.draft->needs_recording && settings.replay_run.empty()) {
         add("draft", "replay-run", "the run folder to replay", "nothing", "");
     }

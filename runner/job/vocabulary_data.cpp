@@ -29,20 +29,47 @@ Key column_key() {
             .get = [](const Settings& s) { return s.column; }};
 }
 
+/// A key that names a split of a data set.
+static Key split_of(std::string key, std::string Settings::*field, std::string help) {
+    return {.info = {.key = std::move(key), .value_name = "NAME", .help = std::move(help), .may_be_empty = true},
+            .kind = Kind::execution,
+            .for_generate = false,
+            .set =
+                [=](Settings& s, const std::string& value, const auto&) {
+                    if (value.find('/') != std::string::npos || value.starts_with('.') || !is_text(value))
+                        throw BadValue{"the name of a split", ""};
+                    s.*field = value;
+                },
+            .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{s.*field}; }};
+}
+
 Key split_key() {
-    return {
-        .info = {.key = "split",
-                 .value_name = "NAME",
-                 .help = "split of a dataset folder of Parquet or Arrow files, if it has several: train, test, ..."},
-        .kind = Kind::execution,
-        .for_generate = false,
-        .set =
-            [](Settings& s, const std::string& value, const auto&) {
-                if (value.find('/') != std::string::npos || value.starts_with('.') || !is_text(value))
-                    throw BadValue{"the name of a split", ""};
-                s.split = value;
-            },
-        .get = [](const Settings& s) { return s.split.empty() ? Strings{} : Strings{s.split}; }};
+    Key key = split_of("split", &Settings::split,
+                       "split of a dataset folder of Parquet or Arrow files, if it has several: train, test, ...");
+    key.info.may_be_empty = false;
+    return key;
+}
+
+Key few_shot_split_key() {
+    return split_of("few-shot-split", &Settings::few_shot_split,
+                    "split of few-shot-data that has the examples: validation, dev, ...; empty = none");
+}
+
+Key few_shot_group_key() {
+    return {.info = {.key = "few-shot-group",
+                     .value_name = "FIELD",
+                     .help = "examples are those whose FIELD is that of the prompt, for example subject; empty = all "
+                             "prompts have the same ones",
+                     .may_be_empty = true},
+            .later = true,
+            .for_generate = false,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    if (!is_text(value) || value.find('=') != std::string::npos)
+                        throw BadValue{"the name of a field", ""};
+                    s.few_shot_group = value;
+                },
+            .get = [](const Settings& s) { return s.few_shot_group.empty() ? Strings{} : Strings{s.few_shot_group}; }};
 }
 
 Key template_key() {

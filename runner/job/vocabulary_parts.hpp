@@ -44,6 +44,8 @@ std::string format_path(const std::filesystem::path& path);
 // vocabulary_data.cpp
 Key column_key();
 Key split_key();
+Key few_shot_split_key();
+Key few_shot_group_key();
 Key template_key();
 Key chat_template_key();
 Key template_variable_key();

@@ -276,7 +276,8 @@ std::string data_needs(const Settings& settings) {
     // Keys that shape an item decide its result. Paths do not, but other paths may have other content.
     return texts_of(settings, [](const Key& key) {
         if (is_draft_key(key) || key.info.key == "output") return false;
-        return key.kind != Key::Kind::execution || is_path(key.info.key) || key.info.key == "chat-template";
+        static const std::set<std::string> others{"chat-template", "split", "few-shot-split"};
+        return key.kind != Key::Kind::execution || is_path(key.info.key) || others.contains(key.info.key);
     });
 }
 

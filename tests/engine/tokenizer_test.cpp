@@ -84,6 +84,33 @@ TEST_P(TokenizerKind, TokenBytesMakeUpTheText) {
     EXPECT_EQ(tokenizer_->decode(Ids{-1, tokenizer_->vocab_size(), 2'000'000'000}, false), "");
 }
 
+/// What encode_behind is defined as.
+Ids behind_as_a_whole(const Tokenizer& tokenizer, const std::string& text, const std::string& more) {
+    const Ids ids = tokenizer.encode(text), all = tokenizer.encode(text + more);
+    if (all.size() <= ids.size() || !std::equal(ids.begin(), ids.end(), all.begin())) return tokenizer.encode(more);
+    return {all.begin() + std::ssize(ids), all.end()};
+}
+
+TEST_P(TokenizerKind, TokensBehindALongTextAreThoseOfTheWhole) {
+    std::vector<std::string> hard;
+    for (const Json& golden : goldens_.at("encode")) hard.push_back(golden.at(0).get<std::string>());
+    const std::string plain = "It was the best of times, it was the worst of times; so it was in 1859.\n";
+    for (std::size_t i = 0; i < hard.size(); ++i) {
+        const std::string& other = hard[(7 * i + 3) % hard.size()];
+        std::string text = hard[i] + plain;
+        while (text.size() < 1500) text += other + (i % 2 == 0 ? plain : " ");
+        for (const std::string& end : {std::string(), hard[i]}) {
+            for (const std::string& more : {std::string(" It"), other, std::string("\n"), " " + hard[i]}) {
+                EXPECT_EQ(encode_behind(*tokenizer_, text + end, tokenizer_->encode(text + end), more),
+                          behind_as_a_whole(*tokenizer_, text + end, more))
+                    << text << end << "|" << more;
+            }
+        }
+    }
+    EXPECT_EQ(encode_behind(*tokenizer_, "It was", tokenizer_->encode("It was"), " so"),
+              behind_as_a_whole(*tokenizer_, "It was", " so"));
+}
+
 TEST_P(TokenizerKind, RefusesTextThatIsNotUtf8) {
     for (const char* text : {"\xFF", "a\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "ok\xE2\x82"})
         EXPECT_THROW(tokenizer_->encode(text), std::invalid_argument) << text;

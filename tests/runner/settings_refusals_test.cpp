@@ -493,8 +493,6 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
          "j.cfg:9: token-ids: expected false with mode = multiple-choice, got true"},
         {{chooses, {"hidden-states", "/s", "j.cfg:9"}},
          "j.cfg:9: hidden-states: expected none with mode = multiple-choice, got '/s'"},
-        {{chooses, {"task", "dolly", "j.cfg:9"}},
-         "j.cfg:9: task: expected prompts with mode = multiple-choice, got dolly"},
         {{scores, {"window", "1", "j.cfg:9"}},
          "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
         {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},
@@ -504,6 +502,12 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
         file.insert(file.end(), row.keys.begin(), row.keys.end());
         EXPECT_EQ(message_of([&] { parse_settings(file, {}, "/jobs/j.cfg"); }), row.message);
     }
+    EXPECT_EQ(message_of([&] {
+                  parse_settings(whole_job,
+                                 {{"mode", "multiple-choice", "command line"}, {"task", "dolly", "command line"}},
+                                 "/jobs/j.cfg");
+              }),
+              "command line: task: expected prompts with mode = multiple-choice, got dolly");
     std::vector<Assignment> good = whole_job;
     good.insert(good.end(), {scores, {"window", "8", "j.cfg:9"}, {"stride", "8", "j.cfg:10"}});
     EXPECT_EQ(parse_settings(good, {}, "/jobs/j.cfg").stride, 8);
@@ -549,6 +553,32 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
               "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
               "references from a file of their own");
     EXPECT_EQ(parse_settings(whole_job, {{"template", "auto", "command line"}}, "/jobs/j.cfg").prompt_template, "");
+}
+
+TEST(Settings, ExamplesAreOtherDataThanThePrompts) {
+    const auto message = [](const std::vector<std::pair<std::string, std::string>>& keys) {
+        std::vector<Assignment> given;
+        for (const auto& [key, value] : keys) given.push_back({key, value, "command line"});
+        if (keys.front().first != "task") given.push_back({"task", "prompts", "command line"});
+        return message_of([&] { parse_settings(whole_job, given, "/jobs/j.cfg"); });
+    };
+    const std::string among =
+        "command line: few-shot: expected 0 without few-shot-data or few-shot-split, got 5; a prompt that is among the "
+        "examples would have its answer there";
+    EXPECT_EQ(message({{"few-shot", "5"}}), among);
+    EXPECT_EQ(message({{"few-shot", "5"}, {"data", "/d"}, {"few-shot-data", "/d"}}), among);
+    EXPECT_EQ(message({{"few-shot", "5"}, {"split", "test"}, {"few-shot-split", "test"}}), among);
+    EXPECT_EQ(message({{"few-shot", "5"}, {"split", "test"}, {"few-shot-split", "dev"}}), "(no error)");
+    EXPECT_EQ(message({{"few-shot", "5"}, {"few-shot-data", "/e.jsonl"}}), "(no error)");
+    EXPECT_EQ(message({{"few-shot-data", "/e.jsonl"}}),
+              "command line: few-shot-data: expected none with few-shot = 0, got '/e.jsonl'");
+    EXPECT_EQ(message({{"few-shot-split", "dev"}}),
+              "command line: few-shot-split: expected none with few-shot = 0, got 'dev'");
+    EXPECT_EQ(message({{"few-shot-group", "subject"}}),
+              "command line: few-shot-group: expected none with few-shot = 0, got 'subject'");
+    EXPECT_EQ(message({{"task", "dolly"}, {"few-shot", "5"}, {"few-shot-data", "/e.jsonl"}}),
+              "command line: few-shot: expected 0 with task = dolly, got 5; the templates of other tasks have their "
+              "examples");
 }
 
 }  // namespace

@@ -217,7 +217,11 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "hidden-states",
                                      "all-reduce",
                                      "column",
-                                     "split"};
+                                     "split",
+                                     "few-shot",
+                                     "few-shot-data",
+                                     "few-shot-split",
+                                     "few-shot-group"};
     EXPECT_EQ(keys, stay);
 }
 

@@ -218,7 +218,8 @@ TEST_F(SweepFile, AnotherSumIsAnotherModel) {
 TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
     for (const char* grid :
          {"chat-template = llama2 | llama3", "template-date = 2024-07-26 | 2024-07-27", "template = a.txt | b.txt",
-          "chat = false | true", "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false"}) {
+          "chat = false | true", "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false",
+          "split = train | test", "choice = A | B"}) {
         const auto points = points_of(read(job + "grid " + grid + "\n"));
         ASSERT_EQ(points.size(), 2U) << grid;
         EXPECT_NE(data_needs(points[0].settings), data_needs(points[1].settings)) << grid;

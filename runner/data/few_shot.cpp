@@ -1,0 +1,86 @@
+#include "runner/data/few_shot.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "runner/data/choices.hpp"
+#include "runner/host/message_text.hpp"
+#include "runner/job/value_text.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+Settings settings_of_examples(Settings settings) {
+    if (!settings.few_shot_data.empty()) settings.data = settings.few_shot_data;
+    settings.split = settings.few_shot_split;
+    settings.limit = 0;
+    return settings;
+}
+
+/// The right choice, or what continues the prompt.
+std::string answer_of(const Record& record, const JobChoices& job_choices, const Settings& settings,
+                      const std::string& where) {
+    if (settings.mode != Mode::multiple_choice) {
+        if (record.reference && !record.reference->empty()) return *record.reference;
+        throw InputError(where, "continuation", "the answer of an example", "nothing",
+                         "column = continuation=NAME names another field");
+    }
+    const Choices choices = job_choices.of(record.choices, record.fields, where);
+    if (choices.right) return choices.texts.at(static_cast<std::size_t>(*choices.right));
+    throw InputError(where, "answer", "the answer of an example", "nothing",
+                     "column = answer=NAME names another field");
+}
+
+/// The text of the field; "" for the field "".
+std::string text_of_field(const Record& record, const std::vector<std::string>& names, const std::string& field) {
+    const auto at = std::find(names.begin(), names.end(), field) - names.begin();
+    return at < std::ssize(record.fields) ? record.fields[static_cast<std::size_t>(at)] : "";
+}
+
+}  // namespace
+
+FewShot::FewShot(const Settings& job) : wanted_(job.few_shot), group_field_(job.few_shot_group) {
+    const Settings settings = settings_of_examples(job);
+    const std::unique_ptr<RecordSource> records = open_records(settings);
+    const std::optional<PromptTemplate> text = open_template(settings, records->field_names());
+    const JobChoices choices(settings, records->field_names());
+    for (std::int64_t index = 0; index < records->size(); ++index) {
+        const Record record = records->read(index);
+        Examples& examples = groups_[text_of_field(record, records->field_names(), group_field_)];
+        if (examples.count == wanted_ && group_field_.empty()) break;
+        if (examples.count == wanted_) continue;
+        const std::string answer = answer_of(record, choices, settings, records->label(index));
+        const std::string prompt = !record.messages.empty() ? ""
+                                   : text                   ? text->render(record.fields)
+                                                            : record.fields.front();
+        add(examples, prompt, record, answer);
+    }
+    if (group_field_.empty() && groups_[""].count < wanted_)
+        throw InputError(settings.data.string(), "few-shot", counted(wanted_, "example", "examples"),
+                         std::to_string(groups_[""].count));
+}
+
+void FewShot::add(Examples& examples, const std::string& prompt, const Record& record, const std::string& answer) {
+    ++examples.count;
+    examples.has_messages |= !record.messages.empty();
+    std::vector<engine::ChatMessage> messages = record.messages;
+    if (messages.empty()) messages.push_back({"user", prompt});
+    messages.push_back({"assistant", answer});
+    for (const engine::ChatMessage& message : messages) hash_.add(message.role + "\n" + message.content + "\n");
+    examples.messages.insert(examples.messages.end(), messages.begin(), messages.end());
+    examples.text += prompt + (needs_blank(prompt, answer) ? " " : "") + answer + "\n\n";
+}
+
+const FewShot::Examples& FewShot::before(const Record& record, const std::vector<std::string>& names,
+                                         const std::string& where) const {
+    const std::string group = text_of_field(record, names, group_field_);
+    const auto found = groups_.find(group);
+    const std::int64_t count = found == groups_.end() ? 0 : found->second.count;
+    if (count == wanted_) return found->second;
+    throw InputError(where, "few-shot",
+                     counted(wanted_, "example", "examples") + " whose " + group_field_ + " is " + in_quotes(group),
+                     std::to_string(count));
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,107 @@
+// Few-shot examples (few-shot = N): what stands before the prompts, and what is refused.
+#include "runner/data/few_shot.hpp"
+
+#include "tests/runner/dataset_fixture.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+class FewShotTest : public DataSetTest {
+  protected:
+    const fs::path data_ = write("test.jsonl", R"({"q": "2+2", "a": "4", "subject": "sums"}
+{"q": "Wet?", "a": "sea", "subject": "words"}
+{"q": "7-1", "a": "6", "subject": "signs"})");
+    const fs::path examples_ = write("dev.jsonl", R"({"q": "1+1", "a": "2", "subject": "sums"}
+{"q": "Dry?", "a": " sand", "subject": "words"}
+{"q": "3+2", "a": "5", "subject": "sums"}
+{"q": "Hot?", "a": "sun", "subject": "words"})");
+
+    Settings job(std::int64_t count) {
+        Settings job = settings("prompts", data_);
+        job.prompt_template = write("t.txt", "Q: {q}\nA:\n");
+        job.column = {"continuation=a"};
+        job.few_shot = count;
+        job.few_shot_data = examples_;
+        return job;
+    }
+};
+
+TEST_F(FewShotTest, TheFirstExamplesStandBeforeEveryPrompt) {
+    const auto data = DataSet::open(job(2));
+    const std::string examples = "Q: 1+1\nA: 2\n\nQ: Dry?\nA: sand\n\n";
+    EXPECT_EQ(show(*data, 0), "1: " + examples + "Q: 2+2\nA:");
+    EXPECT_EQ(show(*data, 1), "2: " + examples + "Q: Wet?\nA:");
+    EXPECT_EQ(data->reference(0, tokenizer_), "4") << "the prompt's own";
+}
+
+TEST_F(FewShotTest, OrTheFirstOfItsGroup) {
+    Settings grouped = job(2);
+    grouped.few_shot_group = "subject";
+    const auto data = DataSet::open(grouped);
+    EXPECT_EQ(show(*data, 0), "1: Q: 1+1\nA: 2\n\nQ: 3+2\nA: 5\n\nQ: 2+2\nA:");
+    EXPECT_EQ(show(*data, 1), "2: Q: Dry?\nA: sand\n\nQ: Hot?\nA: sun\n\nQ: Wet?\nA:");
+    EXPECT_EQ(show(*data, 2), "3! test.jsonl:3: few-shot: expected 2 examples whose subject is 'signs', got 0");
+}
+
+TEST_F(FewShotTest, AnswersAreTheRightChoices) {
+    Settings questions = settings("prompts", write("q.jsonl", R"({"prompt": "Wet?", "choices": ["sea", "sand"]})"));
+    questions.mode = Mode::multiple_choice;
+    questions.few_shot = 1;
+    questions.few_shot_data = write("e.jsonl", R"({"prompt": "Hot?", "choices": ["ice", "sun"], "answer": 1})");
+    const Prompt prompt = DataSet::open(questions)->prompt(0, tokenizer_, long_context);
+    EXPECT_EQ(text_of(prompt.tokens), "Hot? sun\n\nWet?");
+    EXPECT_EQ(text_of(prompt.choices[0].tokens), " sea");
+    questions.few_shot_data = write("e.jsonl", R"({"prompt": "Hot?", "choices": ["ice", "sun"]})");
+    EXPECT_EQ(message_of([&] { DataSet::open(questions); }),
+              "e.jsonl:1: answer: expected the answer of an example, got nothing; column = answer=NAME names another "
+              "field");
+}
+
+TEST_F(FewShotTest, AreTurnsOfAConversation) {
+    Settings chat = job(1);
+    chat.chat = true;
+    chat.chat_template = write("c.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").string();
+    EXPECT_EQ(show(*DataSet::open(chat), 0), "1: <user>Q: 1+1\nA:<assistant>2<user>Q: 2+2\nA:");
+    // Data with messages, whose examples are prompts or messages
+    chat.chat = false;
+    chat.prompt_template.clear();
+    chat.column.clear();
+    chat.model = folder_;
+    chat.data = write("m.jsonl", R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}]}
+{"prompt": "b"})");
+    chat.few_shot_data = write("e.jsonl", R"({"prompt": "x", "continuation": "y"})");
+    EXPECT_EQ(show(*DataSet::open(chat), 0), "1: <user>x<assistant>y<system>S<user>a");
+    EXPECT_EQ(show(*DataSet::open(chat), 1), "2: x y\n\nb");
+    chat.few_shot_data = write("e.jsonl", R"({"messages": [{"role": "user", "content": "x"}], "continuation": "y"})");
+    EXPECT_EQ(show(*DataSet::open(chat), 0), "1: <user>x<assistant>y<system>S<user>a");
+    EXPECT_EQ(show(*DataSet::open(chat), 1),
+              "2! m.jsonl:2: few-shot: expected examples that are prompts, as this is one, got messages");
+}
+
+TEST_F(FewShotTest, ChangeTheFingerprint) {
+    const std::string none = DataSet::open(settings("prompts", write("p.txt", "a\n")))->fingerprint();
+    const std::string two = DataSet::open(job(2))->fingerprint(), one = DataSet::open(job(1))->fingerprint();
+    EXPECT_NE(one, two);
+    EXPECT_EQ(none.find("few-shot"), std::string::npos);
+    write("dev.jsonl", R"({"q": "1+1", "a": "3", "subject": "sums"})");
+    EXPECT_NE(DataSet::open(job(1))->fingerprint(), one);
+}
+
+TEST_F(FewShotTest, FaultsEndTheJob) {
+    const auto fault = [&](const Settings& settings) { return message_of([&] { DataSet::open(settings); }); };
+    EXPECT_EQ(fault(job(5)), "dev.jsonl: few-shot: expected 5 examples, got 4");
+    Settings other = job(1);
+    other.column.clear();
+    EXPECT_EQ(fault(other),
+              "dev.jsonl:1: continuation: expected the answer of an example, got nothing; column = continuation=NAME "
+              "names another field");
+    other = job(1);
+    other.few_shot_group = "topic";
+    EXPECT_EQ(fault(other), "job: few-shot-group: expected fields of the data ('a', 'q', 'subject'), got 'topic'");
+    other = job(1);
+    other.few_shot_data = folder_ / "none.jsonl";
+    EXPECT_EQ(fault(other), "none.jsonl: expected a readable file, got No such file or directory");
+}
+
+}  // namespace
+}  // namespace longhaul::runner
