@@ -16,16 +16,12 @@ namespace {
 
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
-/// Returns `value` if it is one of `now`. `later` lists known values that this version does not support. Throws
-/// BadValue.
-std::string choose(const std::string& value, const Strings& now, const Strings& later, const std::string& why) {
-    if (std::find(now.begin(), now.end(), value) != now.end()) return value;
-    if (std::find(later.begin(), later.end(), value) != later.end()) throw BadValue{list_words(now), why};
-    Strings all = now;
-    all.insert(all.end(), later.begin(), later.end());
-    const bool means_cuda = value == "gpu" && std::find(now.begin(), now.end(), "cuda") != now.end();
-    const std::string near = means_cuda ? "cuda" : nearest_word(value, all);
-    throw BadValue{list_words(now), near.empty() ? "" : "did you mean '" + near + "'?"};
+/// Returns `value` if it is one of `values`. Throws BadValue.
+std::string choose(const std::string& value, const Strings& values) {
+    if (std::find(values.begin(), values.end(), value) != values.end()) return value;
+    const bool means_cuda = value == "gpu" && std::find(values.begin(), values.end(), "cuda") != values.end();
+    const std::string near = means_cuda ? "cuda" : nearest_word(value, values);
+    throw BadValue{list_words(values), near.empty() ? "" : "did you mean '" + near + "'?"};
 }
 
 std::string name_of(const std::string& value) {
@@ -46,15 +42,13 @@ void set_by_name(Mode& mode, const std::string& name) {
     mode = static_cast<Mode>(std::find(mode_names().begin(), mode_names().end(), name) - mode_names().begin());
 }
 
-/// A key whose value is one of `now`. The field is a string, a type that is assigned from one, or has a set_by_name.
+/// A key whose value is one of `values`. The field is a string, a type that is assigned from one, or has a set_by_name.
 template <typename Field>
-Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& now, const Strings& later,
-           std::string help, std::string why = "it is not in this version") {
-    const std::string values = joined(now, "|");
-    return {.info = {.key = std::move(key), .value_name = values, .help = std::move(help)},
+Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& values, std::string help) {
+    return {.info = {.key = std::move(key), .value_name = joined(values, "|"), .help = std::move(help)},
             .kind = kind,
-            .set = [=, why = std::move(why)](Settings& s, const std::string& value,
-                                             const auto&) { set_by_name(s.*field, choose(value, now, later, why)); },
+            .set = [=](Settings& s, const std::string& value,
+                       const auto&) { set_by_name(s.*field, choose(value, values)); },
             .get =
                 [=](const Settings& s) {
                     const std::string name = name_of(s.*field);
@@ -232,7 +226,7 @@ Key tensor_parallel_key() {
             .for_generate = false,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
-                    s.tensor_parallel = std::stoll(choose(value, {"1", "2", "4", "8"}, {}, ""));
+                    s.tensor_parallel = std::stoll(choose(value, {"1", "2", "4", "8"}));
                 },
             .get = [](const Settings& s) { return Strings{std::to_string(s.tensor_parallel)}; }};
 }
@@ -328,7 +322,7 @@ Section job_section() {
         "Job",
         {not_for_generate(choice(
              "task", Kind::identity, &Settings::task,
-             {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"}, {},
+             {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"},
              "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; longwriter: write texts of a "
              "given length; prompts: continue each prompt; "
              "openai-batch: answer the requests of a batch file, in its own form")),
@@ -396,9 +390,9 @@ Section text_section() {
          chat_template_key(),
          template_variable_key(),
          template_date_key(),
-         choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
+         choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"},
                 "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
-         choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
+         choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"},
                 "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
          not_for_generate(integer(
              "logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
@@ -408,7 +402,7 @@ Section text_section() {
              flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
                   "use the data's own continuation as the text: measures speed, acceptance and loss on real text")),
          not_for_generate(
-             later(choice("mode", Kind::identity, &Settings::mode, mode_names(), {},
+             later(choice("mode", Kind::identity, &Settings::mode, mode_names(),
                           "generate text, or only score what the data has: perplexity its continuations (up to "
                           "max-tokens of each), multiple-choice the choices of each question"))),
          not_for_generate(later(
@@ -428,12 +422,12 @@ Section text_section() {
 Section machine_section() {
     return {
         "Machine (precision, devices, memory)",
-        {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"}, {},
+        {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"},
                 "number format of the weights; int8 and int4 are faster and slightly less exact"),
-         or_auto(choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"}, {},
+         or_auto(choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"},
                         "number format of keys and values; int8 takes half the memory of bf16; auto = as `precision`"),
                  &Settings::kv_precision),
-         or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu", "cuda"}, {},
+         or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu", "cuda"},
                         "CPU, or one NVIDIA GPU per rank of a node; auto = GPU if built with CUDA and one is visible"),
                  &Settings::device),
          not_for_generate(flag("allow-device-change", Kind::execution, &Settings::allow_device_change,
@@ -445,13 +439,13 @@ Section machine_section() {
                  "threads per rank; 0 = its share of the node"),
          choice(
              "kernels", Kind::execution, &Settings::kernels,
-             {"auto", "reference", "avx2", "avx512", "amx", "amx-bf16", "cuda", "cuda-exact", "cuda-cublas"}, {},
+             {"auto", "reference", "avx2", "avx512", "amx", "amx-bf16", "cuda", "cuda-exact", "cuda-cublas"},
              "CPU kernels, all with the same bits except amx-bf16, which is fast for prompts and batches on Xeons with "
              "AMX; or GPU kernels: cuda is fast with its own bits, cuda-exact has "
              "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
              "tensor-parallel; auto = the fastest that runs here"),
          later(choice(
-             "all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"}, {},
+             "all-reduce", Kind::identity, &Settings::all_reduce, {"ordered", "nccl"},
              "sums over the ranks of tensor-parallel: ordered gives the same text for any number of them; nccl, for "
              "GPUs, transfers less and adds as NCCL does: the text then depends on tensor-parallel, batch, the "
              "draft, the version of NCCL and how the GPUs are connected, also when a run is resumed")),
@@ -471,27 +465,27 @@ Section machine_section() {
 Section draft_section() {
     return {
         "Drafting (with verify = coupled it changes only the speed, never the text)",
-        {choice("draft", Kind::draft, &Settings::draft, draft_methods(), {}, "draft method: " + draft_summaries()),
+        {choice("draft", Kind::draft, &Settings::draft, draft_methods(), "draft method: " + draft_summaries()),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
-         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
+         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"},
                 "with tensor-parallel: each rank runs the whole draft model or layer, or a shard of it; auto = by its "
                 "size, where it can be sharded"),
          later(choice(
-             "resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"}, {},
+             "resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"},
              "what draft = lyanna makes of the levels behind a rejected token: a tree within the next one, a tree "
              "with a pass of its own, nothing")),
          resample_tree_key(),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "draft = lyanna: re-samples where more levels than this remain; 0 = always"),
          of_copies(choice(
-             "draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
+             "draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"},
              "weights that draft = self, self-or-sd, tokenswift and triforce draft with; same = the model's own, no "
              "copy")),
          draft_passes_key(), partial_cache_key(),
          of_copies(
              choice(
                  "partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
-                 {"window", "full", "dynamic", "static"}, {},
+                 {"window", "full", "dynamic", "static"},
                  "how these positions are selected: window = the first and the most recent ones, full = all of them; "
                  "dynamic = the recent ones and those with the best attention scores, again and again; static = with "
                  "the scores behind the prompt"),
@@ -502,7 +496,7 @@ Section draft_section() {
          optional_path(
              "draft-corpus", Kind::draft, &Settings::draft_corpus,
              "texts whose n-grams drafts know from the start: folder of .txt files, run folder, text or .jsonl file"),
-         choice("verify", Kind::identity, &Settings::verify, verify_rules(), {},
+         choice("verify", Kind::identity, &Settings::verify, verify_rules(),
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
                     lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
@@ -520,7 +514,7 @@ Section checkpoint_section() {
                                   "checkpoint at least once per this number of tokens of a replica")),
          not_for_generate(number("checkpoint-seconds", Kind::execution, &Settings::checkpoint_seconds, 0, no_limit,
                                  true, "checkpoint at least once per this number of seconds")),
-         not_for_generate(choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"}, {},
+         not_for_generate(choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"},
                                  "store keys and values, or recompute them from the tokens")),
          not_for_generate(size("checkpoint-quota", Kind::execution, &Settings::checkpoint_quota, "0",
                                "maximum size of all checkpoints; above it only tokens are stored; 0 = no limit")),

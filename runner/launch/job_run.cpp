@@ -154,7 +154,7 @@ class Monitor {
         write("ended");
     }
 
-    [[nodiscard]] LaunchTotals totals() const { return sum_of(board_.totals()); }
+    [[nodiscard]] ReplicaTotals totals() const { return sum_of(board_.totals()); }
     [[nodiscard]] double seconds() const { return seconds_since(start_); }
 
   private:
@@ -293,7 +293,7 @@ void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, 
     outcome.stop = board.stop_reason();
     if (!world.is_first()) return;
     monitor.end();
-    const ReplicaTotals sum = monitor.totals().sum;
+    const ReplicaTotals sum = monitor.totals();
     outcome.seconds = monitor.seconds();
     outcome.tokens = sum.emitted;
     outcome.rounds = sum.rounds;

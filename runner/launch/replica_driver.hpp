@@ -39,7 +39,6 @@ class ReplicaDriver {
 
     /// The first storage error (exit code 74); "" if there was none.
     [[nodiscard]] std::string storage_error() const;
-    [[nodiscard]] const ReplicaTotals& totals() const { return totals_; }
     /// Adds a task to the background thread; call it before `run`.
     void every(double seconds, std::function<void()> task) { pulse_.every(seconds, std::move(task)); }
 

@@ -18,10 +18,9 @@ constexpr const char* erase_line = "\r\033[2K";
 
 }  // namespace
 
-LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots) {
-    LaunchTotals totals;
+ReplicaTotals sum_of(const std::vector<ReplicaTotals>& slots) {
+    ReplicaTotals sum;
     for (const ReplicaTotals& slot : slots) {
-        ReplicaTotals& sum = totals.sum;
         sum.in_flight += slot.in_flight;
         sum.unfinished_tokens += slot.unfinished_tokens;
         sum.emitted += slot.emitted;
@@ -43,13 +42,11 @@ LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots) {
         sum.state = std::max(sum.state, slot.state == static_cast<std::int64_t>(ReplicaTotals::State::decode)
                                             ? slot.state
                                             : std::int64_t{0});
-        totals.working += slot.in_flight > 0 ? 1 : 0;
     }
-    return totals;
+    return sum;
 }
 
-JobProgress ProgressMeter::update(const LaunchTotals& totals, double seconds) {
-    const ReplicaTotals& sum = totals.sum;
+JobProgress ProgressMeter::update(const ReplicaTotals& sum, double seconds) {
     JobProgress progress;
     progress.items = size_.items;
     progress.done = size_.done_before + sum.done_items;

@@ -24,11 +24,7 @@ struct JobSize {
 };
 
 /// Sums over all replicas of one launch.
-struct LaunchTotals {
-    ReplicaTotals sum;
-    std::int64_t working = 0;  ///< replicas with items in flight
-};
-LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots);
+ReplicaTotals sum_of(const std::vector<ReplicaTotals>& slots);
 
 /// The state of a run at one moment.
 struct JobProgress {
@@ -49,7 +45,7 @@ struct JobProgress {
 class ProgressMeter {
   public:
     explicit ProgressMeter(const JobSize& size) : size_(size) {}
-    JobProgress update(const LaunchTotals& totals, double seconds);
+    JobProgress update(const ReplicaTotals& totals, double seconds);
 
   private:
     struct Sample {

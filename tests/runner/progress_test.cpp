@@ -12,9 +12,9 @@
 namespace longhaul::runner {
 namespace {
 
-LaunchTotals totals_of(ReplicaTotals sum) {
+ReplicaTotals totals_of(ReplicaTotals sum) {
     sum.state = static_cast<std::int64_t>(ReplicaTotals::State::decode);
-    return {.sum = sum, .working = 1};
+    return sum;
 }
 
 TEST(Progress, OneLongSequenceHasShareAndTimeLeft) {
