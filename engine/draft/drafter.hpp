@@ -68,6 +68,24 @@ class SequenceDrafter {
     /// the caller reads them into, and commits; nullptr if it cannot go on from there.
     virtual KvSequence* restore_layer_kv(std::int64_t /*first*/, std::int64_t /*end*/) { return nullptr; }
 
+    // Prefix caching: a sequence may take over what another one, of the same drafter, has of the tokens with which both
+    // texts begin. A drafter that takes over nothing computes it.
+
+    /// Number of tokens at the beginning of `context` whose rows the target need not compute for this drafter, if it
+    /// takes over what another sequence has of them.
+    [[nodiscard]] virtual std::int64_t max_copied(std::span<const std::int32_t> context) const {
+        return std::ssize(context) - 1 - missing_states(context);
+    }
+    /// Of the first `count` tokens of its text, with which another text begins, how many the other may copy.
+    [[nodiscard]] virtual std::int64_t prefix_for_others(std::int64_t count) const { return count; }
+    /// Copies what `source` has of the first `count` tokens of `context`, all that its own text has. Throws
+    /// std::bad_alloc.
+    virtual void copy_prefix(const SequenceDrafter& /*source*/, std::span<const std::int32_t> /*context*/,
+                             std::int64_t /*count*/) {}
+    /// Frees all but what others may copy of the first `count` tokens, except what a checkpoint writer reads. False if
+    /// they copy nothing.
+    virtual bool keep_prefix(std::int64_t /*count*/) { return false; }
+
     /// Whether a restored state is that of a sequence that was not interrupted. A state that is not so, such as one
     /// without entries that were dropped from full lists, is not restored where drafts decide the text.
     [[nodiscard]] virtual bool restores_exactly() const { return false; }

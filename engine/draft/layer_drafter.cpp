@@ -1,6 +1,7 @@
 #include "engine/draft/layer_drafter.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -31,6 +32,34 @@ KvSequence* LayerSequence::restore_layer_kv(std::int64_t first, std::int64_t end
     restart(first);
     reserve(end - first, 0);
     return kv_.get();
+}
+
+/// The last of `count` tokens belongs to a pair with a state behind them, which is another one in the other text.
+std::int64_t LayerSequence::prefix_for_others(std::int64_t count) const {
+    const KvSequence* const pairs = beginning();
+    return pairs != nullptr && pairs->keeps_all() ? std::min(count - 1, pairs->committed()) : 0;
+}
+
+void LayerSequence::copy_prefix(const SequenceDrafter& source, std::span<const std::int32_t> /*context*/,
+                                std::int64_t count) {
+    if (origin_ != 0) restart(0);
+    pending_.clear();
+    first_row_ = num_pending_ = 0;
+    if (count <= kv_->committed()) return kv_->set_committed(count);
+    reserve(count - kv_->committed(), 0);
+    kv_->copy_positions(*static_cast<const LayerSequence&>(source).beginning(), count, count);
+}
+
+bool LayerSequence::keep_prefix(std::int64_t count) {
+    pending_.clear();
+    first_row_ = num_pending_ = 0;
+    if (prefix_for_others(count) < count - 1) return false;
+    if (origin_ != 0) kv_ = std::move(beginning_);
+    origin_ = 0;
+    if (kv_.use_count() != 1) return true;
+    std::atomic_thread_fence(std::memory_order_acquire);  // pages that a checkpoint writer has read are used again
+    kv_->trim(count - 1);
+    return true;
 }
 
 /// Row 0 of `states`, `count` times.
@@ -107,6 +136,8 @@ void LayerSequence::reserve(std::int64_t more, std::int64_t scratch) {
 }
 
 void LayerSequence::restart(std::int64_t origin) {
+    if (origin == 0) beginning_.reset();
+    if (origin > 0 && origin_ == 0 && kv_ != nullptr && kv_->committed() > 0) beginning_ = std::move(kv_);
     kv_ = std::make_shared<KvSequence>(pool_);
     origin_ = origin;
     pending_.clear();

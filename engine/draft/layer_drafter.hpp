@@ -45,6 +45,12 @@ class LayerSequence : public SequenceDrafter {
     [[nodiscard]] bool restores_exactly() const override { return true; }
     [[nodiscard]] DraftLayerKv layer_kv() const override { return {origin_, kv_}; }
     KvSequence* restore_layer_kv(std::int64_t first, std::int64_t end) override;
+    [[nodiscard]] std::int64_t max_copied(std::span<const std::int32_t> context) const override {
+        return std::ssize(context) - 1;
+    }
+    [[nodiscard]] std::int64_t prefix_for_others(std::int64_t count) const override;
+    void copy_prefix(const SequenceDrafter& source, std::span<const std::int32_t> context, std::int64_t count) override;
+    bool keep_prefix(std::int64_t count) override;
 
     /// Whether it has the pairs up to the root's, of which the pending ones are not in the keys and values yet.
     [[nodiscard]] bool is_ready(std::span<const std::int32_t> context) const {
@@ -79,6 +85,8 @@ class LayerSequence : public SequenceDrafter {
 
   private:
     void restart(std::int64_t origin);
+    /// Pairs from position 0 on; nullptr: it has none.
+    [[nodiscard]] const KvSequence* beginning() const { return origin_ == 0 ? kv_.get() : beginning_.get(); }
     [[nodiscard]] bool is_small_gap(std::int64_t first) const;
 
     PagePool& pool_;
@@ -86,6 +94,7 @@ class LayerSequence : public SequenceDrafter {
     bool one_text_;
     std::shared_ptr<KvSequence> kv_;  ///< slot 0: the pair at origin_
     std::int64_t origin_ = 0;
+    std::shared_ptr<KvSequence> beginning_;  ///< what it had before a pause in drafting, which others may copy
     /// States of the pending pairs, in order; of the first one, rows from first_row_ on.
     std::deque<HiddenStates> pending_;
     std::int64_t first_row_ = 0, num_pending_ = 0;

@@ -47,6 +47,33 @@ void LmSequence::release() {
     for (KvPool* pool : pools_) of_model_.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
 }
 
+void LmSequence::copy_prefix(const SequenceDrafter& source, std::span<const std::int32_t> context, std::int64_t count) {
+    for (std::size_t model = 0; model < of_model_.size(); ++model) {
+        const DraftKv& from = static_cast<const LmSequence&>(source).of_model_[model];
+        DraftKv& to = of_model_[model];
+        if (!has_beginning(from) || to.origin != 0 || !windows_[model].holds(0, std::ssize(context))) continue;
+        const std::int64_t end = std::min(count, from.kv->committed());
+        if (end <= to.kv->committed()) continue;
+        if (!to.kv->reserve(end)) throw std::bad_alloc();
+        to.kv->copy_positions(*from.kv, end, end);
+        to.computed.clear();
+    }
+}
+
+bool LmSequence::keep_prefix(std::int64_t count) {
+    bool any = false;
+    for (std::size_t model = 0; model < of_model_.size(); ++model) {
+        if (!has_beginning(of_model_[model])) {
+            begin(model, 0);
+            continue;
+        }
+        of_model_[model].computed.clear();
+        of_model_[model].kv->trim(count);
+        any = true;
+    }
+    return any;
+}
+
 void LmSequence::begin(std::size_t model, std::int64_t origin) {
     of_model_[model] = {std::make_shared<KvSequence>(*pools_[model]), origin, {}};
 }

@@ -69,6 +69,9 @@ class LmSequence final : public SequenceDrafter {
 
     [[nodiscard]] bool lags(std::span<const std::int32_t> context) const override;
     void release() override;
+    /// Models that see another window of the text, or have states, copy nothing.
+    void copy_prefix(const SequenceDrafter& source, std::span<const std::int32_t> context, std::int64_t count) override;
+    bool keep_prefix(std::int64_t count) override;
 
     /// Commits the draft KV of the accepted nodes, as far as it was computed.
     void accept(std::span<const std::int32_t> context, std::span<const std::int32_t> path);
@@ -97,6 +100,10 @@ class LmSequence final : public SequenceDrafter {
 
   private:
     void begin(std::size_t model, std::int64_t origin);
+    /// Whether others can copy what the model has of the beginning of the text.
+    [[nodiscard]] static bool has_beginning(const DraftKv& draft) {
+        return draft.origin == 0 && draft.kv->committed() > 0 && draft.kv->keeps_all();
+    }
     [[nodiscard]] bool is_computed(const DraftKv& draft, std::int32_t node) const {
         return static_cast<std::size_t>(node) < draft.computed.size() && draft.computed[node];
     }

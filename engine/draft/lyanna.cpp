@@ -53,6 +53,16 @@ class LyannaSequence final : public LayerSequence {
         return true;
     }
 
+    [[nodiscard]] std::int64_t max_copied(std::span<const std::int32_t> context) const override {
+        const std::int64_t most = LayerSequence::max_copied(context);
+        return has_lost_chain() ? std::min(most, chain_root_ - 2) : most;
+    }
+
+    bool keep_prefix(std::int64_t count) override {
+        forget_chain();
+        return LayerSequence::keep_prefix(count);
+    }
+
     /// The chain that was made when the text had `root` tokens, the root included.
     void set_chain(std::int64_t root, HiddenStates chain) {
         chain_root_ = root;

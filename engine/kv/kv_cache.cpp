@@ -385,6 +385,12 @@ void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_token
     committed_ = num_tokens;
 }
 
+bool KvSequence::keeps_all() const {
+    return std::none_of(groups_.begin(), groups_.end(), [](const GroupPages& group) {
+        return group.max_owned < unlimited || group.pool->layout().is_state();
+    });
+}
+
 void KvSequence::trim(std::int64_t num_tokens) {
     for (GroupPages& group : groups_) {
         shrink(*group.pool, group.scratch, 0);

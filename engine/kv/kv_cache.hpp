@@ -220,6 +220,8 @@ class KvSequence {
     [[nodiscard]] PagePool& pool(std::size_t group = 0) const { return *groups_[group].pool; }
     /// Whether it has a state of linear attention (state_layout).
     [[nodiscard]] bool has_state() const { return layout(state_group()).is_state(); }
+    /// Whether it keeps keys and values of all its positions: none has a state, or uses pages of a window again.
+    [[nodiscard]] bool keeps_all() const;
     /// Only with a state: the group of the layers that have one, and its page.
     [[nodiscard]] std::size_t state_group() const { return num_groups() - 1; }
     [[nodiscard]] std::byte* state_page() const { return pages(state_group()).front(); }

@@ -1,6 +1,7 @@
 // Prefix caching: an item copies the keys and values of the tokens with which its prompt begins from an item in flight,
 // or from the last one that finished, if that one's text begins with the same tokens. The copy has the bits that the
-// item would compute: those of a prompt's row follow from the tokens up to it alone, in any pass and batch. Every rank
+// item would compute: those of a prompt's row follow from the tokens up to it alone, in any pass and batch. So do those
+// of a draft model, and of a draft layer, which are copied with them (SequenceDrafter::copy_prefix). Every rank
 // has the same items in the same order, so all copy the same.
 #include <algorithm>
 #include <atomic>
@@ -27,10 +28,10 @@ bool reaches_back(const KvSequence& kv, std::int64_t min_committed, std::int64_t
 }  // namespace
 
 /// Not where a position's keys and values are not all that its text leaves: states of linear attention belong to the
-/// last position, and a drafter's layer needs hidden states of all rows.
+/// last position.
 bool Replica::State::caches_prefixes() const {
     const bool one_rope = !options.scoring || options.scoring->window <= longest_short_text;
-    return options.prefix_caching && one_rope && !model.config().has_linear_attention() && !drafter->layer_kv_kind();
+    return options.prefix_caching && one_rope && !model.config().has_linear_attention();
 }
 
 /// The tokens whose keys and values others may have: of a prompt those that are computed as a prompt's. `computed`: how
@@ -45,8 +46,7 @@ std::span<const std::int32_t> Replica::State::prefix_of(const Sequence& sequence
 /// that its drafter needs.
 std::span<const std::int32_t> Replica::State::may_be_copied(const Sequence& sequence) const {
     if (!caches_prefixes() || (options.scoring && sequence.window_begin != 0)) return {};
-    const std::int64_t states = sequence.drafter->missing_states(sequence.tokens);
-    const std::int64_t limit = std::min(sequence.prompt_size() - 1, sequence.num_tokens() - 1 - states);
+    const std::int64_t limit = std::min(sequence.prompt_size() - 1, sequence.drafter->max_copied(sequence.tokens));
     return std::span(sequence.tokens).first(static_cast<std::size_t>(std::max<std::int64_t>(limit, 0)));
 }
 
@@ -54,20 +54,22 @@ std::span<const std::int32_t> Replica::State::may_be_copied(const Sequence& sequ
 /// the sequence has.
 PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
     const std::span<const std::int32_t> wanted = may_be_copied(sequence);
-    PrefixSource best{.kv = nullptr, .num_tokens = std::max(sequence.kv->committed(), min_copied - 1)};
+    PrefixSource best{.num_tokens = std::max(sequence.kv->committed(), min_copied - 1)};
     if (std::ssize(wanted) <= best.num_tokens) return {};
-    const auto offer = [&](std::span<const std::int32_t> tokens, const KvSequence& kv, std::int64_t min_committed,
-                           bool has_long_rope) {
-        const std::int64_t count = num_common(tokens, wanted);
+    const auto offer = [&](std::span<const std::int32_t> tokens, const KvSequence& kv,
+                           const SequenceDrafter* drafter_of, std::int64_t min_committed, bool has_long_rope) {
+        std::int64_t count = num_common(tokens, wanted);
+        if (drafter_of != nullptr) count = drafter_of->prefix_for_others(count);
         if (count <= best.num_tokens || has_long_rope != sequence.has_long_rope) return;
-        if (reaches_back(kv, min_committed, count)) best = {&kv, count};
+        if (reaches_back(kv, min_committed, count)) best = {&kv, drafter_of, count};
     };
     for (const auto& other : in_flight) {
         if (other.get() == &sequence) continue;
-        offer(prefix_of(*other, other->kv->committed()), *other->kv, other->min_committed, other->has_long_rope);
+        offer(prefix_of(*other, other->kv->committed()), *other->kv, other->drafter.get(), other->min_committed,
+              other->has_long_rope);
     }
     if (const Prefix& last = finished_prefix; last.kv)
-        offer(last.tokens, *last.kv, last.min_committed, last.has_long_rope);
+        offer(last.tokens, *last.kv, last.drafter.get(), last.min_committed, last.has_long_rope);
     return best.kv != nullptr ? best : PrefixSource{};
 }
 
@@ -79,8 +81,8 @@ bool Replica::State::prefix_is_coming(const Sequence& sequence, const PrefixSour
     return std::any_of(text_slices.begin(), text_slices.end(), [&](const TextSlice& slice) {
         const Sequence& other = *slice.sequence;
         const std::int64_t computed = other.kv->committed() + slice.num_rows;
-        return other.has_long_rope == sequence.has_long_rope &&
-               num_common(prefix_of(other, computed), wanted) >= enough;
+        const std::int64_t common = num_common(prefix_of(other, computed), wanted);
+        return other.has_long_rope == sequence.has_long_rope && common - (drafter->layer_kv_kind() ? 1 : 0) >= enough;
     });
 }
 
@@ -91,6 +93,7 @@ bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source,
     const std::int64_t before = sequence.kv->committed(), end = std::min(source.num_tokens, before + max_positions);
     wait_for_readers(sequence, end);
     sequence.kv->copy_positions(*source.kv, end, KvGroup::margin);
+    if (source.drafter != nullptr) sequence.drafter->copy_prefix(*source.drafter, sequence.tokens, end);
     if (smallest_window > 0 && end > smallest_window + KvGroup::margin)
         sequence.min_committed = std::max(sequence.min_committed, end - KvGroup::margin);
     max_positions -= end - before;
@@ -102,12 +105,15 @@ bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source,
 }
 
 /// Keeps the prompt of an item that has finished, in place of the last one's. Memory that is needed takes it away.
-void Replica::State::keep_prefix(const Sequence& finished) {
+void Replica::State::keep_prefix(Sequence& finished) {
     if (!caches_prefixes()) return;
     const std::span<const std::int32_t> tokens = prefix_of(finished, finished.kv->committed());
     if (std::ssize(tokens) < min_copied) return;
+    const bool keeps_drafts = finished.drafter->keep_prefix(std::ssize(tokens));
+    if (drafter->layer_kv_kind() && !keeps_drafts) return;
     finished_prefix = {.tokens = {tokens.begin(), tokens.end()},
                        .kv = finished.kv,
+                       .drafter = keeps_drafts ? std::move(finished.drafter) : nullptr,
                        .min_committed = finished.min_committed,
                        .has_long_rope = finished.has_long_rope};
 }
@@ -116,7 +122,9 @@ void Replica::State::keep_prefix(const Sequence& finished) {
 void Replica::State::trim_prefix() {
     if (finished_prefix.kv.use_count() != 1) return;
     std::atomic_thread_fence(std::memory_order_acquire);  // as in wait_for_readers
-    finished_prefix.kv->trim(std::ssize(finished_prefix.tokens));
+    const std::int64_t count = std::ssize(finished_prefix.tokens);
+    finished_prefix.kv->trim(count);
+    if (finished_prefix.drafter) finished_prefix.drafter->keep_prefix(count);
 }
 
 }  // namespace longhaul::engine

@@ -70,15 +70,17 @@ struct TextSlice {
 
 /// The beginning of a text whose keys and values other items may copy.
 struct Prefix {
-    std::vector<std::int32_t> tokens{};  ///< all have keys and values
-    std::shared_ptr<KvSequence> kv{};    ///< null: none
-    std::int64_t min_committed = 0;      ///< Sequence::min_committed
-    bool has_long_rope = false;          ///< likewise
+    std::vector<std::int32_t> tokens{};          ///< all have keys and values
+    std::shared_ptr<KvSequence> kv{};            ///< null: none
+    std::unique_ptr<SequenceDrafter> drafter{};  ///< what others may copy of it; null: nothing
+    std::int64_t min_committed = 0;              ///< Sequence::min_committed
+    bool has_long_rope = false;                  ///< likewise
 };
 
 /// Where a sequence may copy so many tokens' keys and values from.
 struct PrefixSource {
     const KvSequence* kv = nullptr;
+    const SequenceDrafter* drafter = nullptr;  ///< null: it has nothing to copy
     std::int64_t num_tokens = 0;
 };
 
@@ -170,7 +172,7 @@ struct Replica::State {
     [[nodiscard]] PrefixSource best_prefix(const Sequence& sequence) const;
     [[nodiscard]] bool prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const;
     bool copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions);
-    void keep_prefix(const Sequence& finished);
+    void keep_prefix(Sequence& finished);
     void trim_prefix();
     void move_to_device();
     void step(const StepHeader& header);

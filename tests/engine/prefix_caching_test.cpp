@@ -61,12 +61,22 @@ const std::map<std::int64_t, Tokens>& few_shot_texts() {
     return texts;
 }
 
-/// Runs `job` with and without prefix caching, and expects the same texts and `cached` copied tokens.
+/// Of each item the drafted and accepted tokens.
+std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> drafts_of(const JobResult& result) {
+    std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> drafts;
+    for (const auto& [index, item] : result.items) drafts[index] = {item.statistics.drafted, item.statistics.accepted};
+    return drafts;
+}
+
+/// Runs `job` with and without prefix caching, and expects the same texts and drafts and `cached` copied tokens.
 void expect_cached(Job job, std::int64_t cached, const std::string& what) {
     const JobResult with = launch(job);
     job.options.prefix_caching = false;
     const JobResult without = launch(job);
     EXPECT_EQ(tokens_of(with.items), tokens_of(without.items)) << what;
+    if (job.options.draft.method->name != "ngram") {  // what n-grams propose depends on what others had accepted
+        EXPECT_EQ(drafts_of(with), drafts_of(without)) << what;
+    }
     EXPECT_EQ(num_cached(with), cached) << what;
     EXPECT_EQ(num_cached(without), 0) << what;
     EXPECT_EQ(with.outcome.progress.prefilled_tokens + cached, without.outcome.progress.prefilled_tokens) << what;
@@ -106,28 +116,84 @@ TEST(PrefixCaching, OtherPromptsAreComputed) {
     expect_cached(job, 4 * 16, "16 tokens in common");
 }
 
+/// few_shot_job with drafts of this kind.
+Job drafted_job(const std::string& name, const char* tree, const HeadsFolder& heads) {
+    Job job = few_shot_job();
+    job.options.draft.method = name;
+    job.options.draft.tree = tree;
+    const DraftMethod& method = *job.options.draft.method;
+    if (method.part == DraftPart::heads) job.heads = heads.path();
+    if (method.part == DraftPart::language_model) job.draft_models = {parity_models / "llama-yarn-bf16"};
+    if (method.part == DraftPart::layer)
+        job.layer =
+            LONGHAUL_TEST_DATA + std::string(method.chains_states ? "/lyanna/lyanna-llama" : "/eagle/eagle1-llama");
+    return job;
+}
+
+// What a draft model or a draft layer has of the tokens is copied, too: the drafts are those of a prompt that is read.
 TEST(PrefixCaching, EveryKindOfDraft) {
     const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
     struct Case {
         const char* method;
         const char* tree;
-        bool cached;
+        std::int64_t lost;  ///< rows that are computed for their hidden states
     };
-    for (const Case& one : {Case{"sd", "4", true}, Case{"rsd-s", "3x4", true}, Case{"self", "4", true},
-                            Case{"medusa", "2,2,1", true}, Case{"eagle", "2x3", false}, Case{"lyanna", "2x3", false}}) {
+    // Of heads that of the last row, where nothing else is missing. A layer's last pair has a token of the item's own.
+    for (const Case& one : {Case{"sd", "4", 0}, Case{"rsd-s", "3x4", 0}, Case{"triforce", "4", 0}, Case{"self", "4", 0},
+                            Case{"medusa", "2,2,1", 2}, Case{"eagle", "2x3", 5}, Case{"lyanna", "2x3", 5}}) {
+        for (const int ranks : {1, 2}) {
+            Job job = drafted_job(one.method, one.tree, heads);
+            job.ranks = ranks;
+            expect_cached(job, cached_of_few_shot - one.lost, one.method);
+            EXPECT_EQ(tokens_of(launch(job).items), few_shot_texts()) << one.method;
+        }
+    }
+}
+
+TEST(PrefixCaching, DraftsOfTheLastItemThatFinishedServeTheNext) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    for (const auto& [method, lost] : std::map<std::string, std::int64_t>{{"sd", 0}, {"eagle", 5}, {"lyanna", 5}}) {
+        Job job = drafted_job(method, method == "sd" ? "4" : "2x3", heads);
+        job.options.batch = 1;
+        expect_cached(job, 4 * 70 + (70 + 14 - 1) - lost, method);
+    }
+}
+
+// Where drafts decide the text, it shows whether copied keys and values of drafts are those that would be computed.
+TEST(PrefixCaching, DraftsThatDecideTheText) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    for (const auto& [method, lost] : std::map<std::string, std::int64_t>{{"rsd-s", 0}, {"eagle", 5}, {"lyanna", 5}}) {
+        for (const std::int64_t batch : {1, 6}) {
+            Job job = drafted_job(method, "2x3", heads);
+            job.options.verify = VerifyRule::recursive;
+            job.options.batch = batch;
+            const std::int64_t cached = batch == 1 ? 4 * 70 + (70 + 14 - 1) : cached_of_few_shot;
+            expect_cached(job, cached - lost, method + ", batch " + std::to_string(batch));
+        }
+    }
+}
+
+TEST(PrefixCaching, LayersForMultiTokenPrediction) {
+    for (const char* model : {"glm4-moe", "deepseek-v3"}) {
         Job job = few_shot_job();
-        job.options.draft.method = one.method;
-        job.options.draft.tree = one.tree;
-        const DraftMethod& method = *job.options.draft.method;
-        if (method.part == DraftPart::heads) job.heads = heads.path();
-        if (method.part == DraftPart::language_model) job.draft_models = {parity_models / "llama-yarn-bf16"};
-        if (method.part == DraftPart::layer)
-            job.layer =
-                LONGHAUL_TEST_DATA + std::string(method.chains_states ? "/lyanna/lyanna-llama" : "/eagle/eagle1-llama");
-        // The draft layer needs the hidden states of all rows, so they are computed.
-        const std::int64_t lost = method.part == DraftPart::heads ? 2 : 0;  // heads: that of the last row
-        expect_cached(job, one.cached ? cached_of_few_shot - lost : 0, one.method);
-        EXPECT_EQ(tokens_of(launch(job).items), few_shot_texts()) << one.method;
+        job.model = job.layer = std::string(LONGHAUL_TEST_DATA "/mtp/") + model;
+        job.options.draft.method = "mtp";
+        job.options.draft.tree = "2x3";
+        expect_cached(job, cached_of_few_shot - 5, model);
+    }
+}
+
+// A pause in drafting drops what the layer has of the text, but not what others copy of the prompt.
+TEST(PrefixCaching, PausesInDraftingLeaveThePrompt) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    for (const char* method : {"sd", "eagle", "lyanna"}) {
+        Job job = drafted_job(method, "auto", heads);
+        job.options.batch = 1;
+        job.generation.max_tokens = 300;
+        const JobResult with = launch(job);
+        job.options.prefix_caching = false;
+        EXPECT_EQ(tokens_of(with.items), tokens_of(launch(job).items)) << method;
+        EXPECT_GE(num_cached(with), 4 * 70 + (70 + 14 - 1) - 5) << method;
     }
 }
 
@@ -205,25 +271,41 @@ TEST(PrefixCaching, LittleMemoryChangesNothing) {
     }
 }
 
+/// Runs `job` with interruptions, on one and two ranks by turns, and expects the texts of a run without.
+void expect_resumed(Job job, const std::string& what) {
+    const auto folder = std::filesystem::temp_directory_path() / ("prefix_test." + std::to_string(::getpid()));
+    job.options.prefix_caching = false;
+    const auto expected = tokens_of(launch(job).items);
+    job.options.prefix_caching = true;
+    job.options.batch = 3;
+    Job other = job;
+    other.ranks = 2;
+    std::filesystem::remove_all(folder);
+    const JobResult result = launch_in_parts({job, other}, folder, 41);
+    EXPECT_EQ(tokens_of(result.items), expected) << what;
+    EXPECT_GT(result.sum.resumes, 4) << what;
+    EXPECT_GT(num_cached(result), 3 * 69) << what;
+    std::filesystem::remove_all(folder);
+}
+
 // Copied keys and values are stored as computed ones are.
 TEST(PrefixCaching, ResumesGoOn) {
-    const auto folder = std::filesystem::temp_directory_path() / ("prefix_test." + std::to_string(::getpid()));
     for (const char* model : {"llama-default-bf16", "gemma3-bf16"}) {
         Job job = few_shot_job();
         job.model = parity_models / model;
-        job.options.prefix_caching = false;
-        const auto expected = tokens_of(launch(job).items);
-        job.options.prefix_caching = true;
-        job.options.batch = 3;
-        Job other = job;
-        other.ranks = 2;
-        std::filesystem::remove_all(folder);
-        const JobResult result = launch_in_parts({job, other}, folder, 41);
-        EXPECT_EQ(tokens_of(result.items), expected) << model;
-        EXPECT_GT(result.sum.resumes, 4) << model;
-        EXPECT_GT(num_cached(result), 3 * 70) << model;
+        expect_resumed(job, model);
     }
-    std::filesystem::remove_all(folder);
+}
+
+TEST(PrefixCaching, ResumesOfDraftsGoOn) {
+    const HeadsFolder heads(ModelConfig::load(tiny_model).hidden_size, 3);
+    for (const char* method : {"rsd-s", "eagle", "lyanna"}) {
+        for (const VerifyRule rule : {VerifyRule(VerifyRule::coupled), VerifyRule(VerifyRule::recursive)}) {
+            Job job = drafted_job(method, "2x3", heads);
+            job.options.verify = rule;
+            expect_resumed(job, method + std::string(", ") + rule.name());
+        }
+    }
 }
 
 // A pass has rows of prompts of several items, and output tokens that are computed again: those without stored keys and
