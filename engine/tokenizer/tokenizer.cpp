@@ -1,7 +1,7 @@
 #include "engine/tokenizer/tokenizer.hpp"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "engine/error.hpp"
 #include "engine/tokenizer/pipeline.hpp"
@@ -25,29 +25,41 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& model_folder) {
                      has("tekken.json") ? "take tokenizer.json from another folder with this tokenizer" : "");
 }
 
-/// The tokens behind `ids` in the encoding of `text`; nullopt if it does not begin with them, or ends with them.
-static std::optional<std::vector<std::int32_t>> encoded_behind(const Tokenizer& tokenizer, const std::string& text,
-                                                               std::span<const std::int32_t> ids) {
-    std::vector<std::int32_t> all = tokenizer.encode(text);
-    if (all.size() <= ids.size() || !std::equal(ids.begin(), ids.end(), all.begin())) return std::nullopt;
-    all.erase(all.begin(), all.begin() + std::ssize(ids));
-    return all;
+/// Places where the end of a long text may begin: at a blank and behind it, since some tokenizers put one before the
+/// first word, and at any character.
+static std::vector<std::size_t> beginnings_of_end(std::string_view text) {
+    constexpr std::size_t end_bytes = 256, max_bytes = 4 * end_bytes;
+    if (text.size() <= max_bytes) return {};
+    std::size_t any = text.size() - end_bytes;
+    while ((static_cast<unsigned char>(text[any]) & 0xC0) == 0x80) --any;
+    const std::size_t blank = text.rfind(' ', any);
+    if (blank == std::string_view::npos || text.size() - blank > max_bytes) return {any};
+    return {blank, blank + 1, any};
 }
 
-std::vector<std::int32_t> encode_behind(const Tokenizer& tokenizer, std::string_view text,
-                                        std::span<const std::int32_t> ids, std::string_view more) {
-    // A long text has tokens that do not depend on what follows: the end of it does if its tokens alone are those that
-    // it has within the text. Some tokenizers put a blank before the first word, so it is tried with and without.
-    constexpr std::size_t end_bytes = 256;
-    const std::size_t blank = text.size() > 4 * end_bytes ? text.rfind(' ', text.size() - end_bytes) : text.npos;
-    for (std::size_t begin = blank; blank != text.npos && begin <= blank + 1; ++begin) {
-        const std::string end(text.substr(begin));
-        const std::vector<std::int32_t> end_ids = tokenizer.encode(end);
-        if (end_ids.size() > ids.size() || !std::equal(end_ids.rbegin(), end_ids.rend(), ids.rbegin())) continue;
-        if (auto behind = encoded_behind(tokenizer, end + std::string(more), end_ids)) return *std::move(behind);
+EncodedText::EncodedText(const Tokenizer& tokenizer, std::string text)
+    : tokenizer_(tokenizer), text_(std::move(text)), ids_(tokenizer.encode(text_)) {
+    for (const std::size_t begin : beginnings_of_end(text_)) {
+        std::string end = text_.substr(begin);
+        std::vector<std::int32_t> ids = tokenizer.encode(end);
+        if (ids.size() > ids_.size() || !std::equal(ids.rbegin(), ids.rend(), ids_.rbegin())) continue;
+        end_ = std::move(end);
+        end_ids_ = std::move(ids);
+        return;
     }
-    auto behind = encoded_behind(tokenizer, std::string(text) + std::string(more), ids);
-    return behind ? *std::move(behind) : tokenizer.encode(more);
+}
+
+std::vector<std::int32_t> EncodedText::encode_behind(const std::string& more) const {
+    // The end of a text that has the same tokens by itself decides what follows.
+    for (const bool whole : {false, true}) {
+        const std::vector<std::int32_t>& ids = whole ? ids_ : end_ids_;
+        if (!whole && end_.empty()) continue;
+        std::vector<std::int32_t> all = tokenizer_.encode((whole ? text_ : end_) + more);
+        if (all.size() <= ids.size() || !std::equal(ids.begin(), ids.end(), all.begin())) continue;
+        all.erase(all.begin(), all.begin() + std::ssize(ids));
+        return all;
+    }
+    return tokenizer_.encode(more);
 }
 
 std::string Detokenizer::push(std::int32_t token_id) {

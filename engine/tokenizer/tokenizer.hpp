@@ -67,10 +67,23 @@ class Tokenizer {
     [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
 };
 
-/// The tokens of `more` behind `text`, whose tokens are `ids`: what follows these in the encoding of both together, or,
-/// if that does not begin with them, the encoding of `more` alone. Throws std::invalid_argument like encode.
-std::vector<std::int32_t> encode_behind(const Tokenizer& tokenizer, std::string_view text,
-                                        std::span<const std::int32_t> ids, std::string_view more);
+/// A text and its tokens, which others follow. `tokenizer` must outlive it.
+class EncodedText {
+  public:
+    /// Throws std::invalid_argument like encode.
+    EncodedText(const Tokenizer& tokenizer, std::string text);
+
+    [[nodiscard]] const std::string& text() const { return text_; }
+    [[nodiscard]] const std::vector<std::int32_t>& ids() const { return ids_; }
+    /// The tokens of `more` behind the text: what follows the text's in the encoding of both together, or, if that does
+    /// not begin with them, the encoding of `more` alone. Throws std::invalid_argument.
+    [[nodiscard]] std::vector<std::int32_t> encode_behind(const std::string& more) const;
+
+  private:
+    const Tokenizer& tokenizer_;
+    std::string text_, end_;                   ///< `end_`: of a long text the end, encoded in place of all of it
+    std::vector<std::int32_t> ids_, end_ids_;  ///< of `text_` and of `end_`, with which `ids_` ends
+};
 
 /// Turns a stream of tokens into UTF-8 that can be shown at once. Holds back the bytes of an incomplete character and,
 /// with byte fallback, a run of byte tokens until it ends, because one invalid byte turns the whole run into U+FFFD.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -28,14 +29,11 @@ std::string text_of(const Json& value, const std::string& where, const std::stri
 }
 
 Strings texts_of(const Json& array, const std::string& where, const std::string& field) {
-    if (!array.is_array() || array.size() < 2 || array.size() > max_choices) {
-        const bool is_short = array.is_array() && array.size() < 2;
-        throw InputError(where, field, array_of_texts,
-                         is_short ? std::to_string(array.size())
-                         : array.is_array()
-                             ? std::to_string(array.size()) + ", more than " + std::to_string(max_choices)
-                             : engine::describe(array));
-    }
+    if (!array.is_array() || array.size() < 2)
+        throw InputError(where, field, array_of_texts, engine::describe(array),
+                         array.is_string() ? "choice = {FIELD} in the job makes choices of texts" : "");
+    if (array.size() > max_choices)
+        throw InputError(where, field, "at most " + std::to_string(max_choices) + " texts", engine::describe(array));
     Strings texts;
     for (const Json& value : array) texts.push_back(text_of(value, where, field + "." + std::to_string(texts.size())));
     return texts;
@@ -57,22 +55,34 @@ std::optional<std::int64_t> place_of(std::string_view answer) {
     return std::nullopt;
 }
 
+/// An answer as a text. Tables whose column has gaps spell their integers as 2.0.
+std::string answer_text(const Json& answer, const std::string& where) {
+    constexpr double max_exact = 1 << 30;
+    const double number = answer.is_number_float() ? answer.get<double>() : 0.5;
+    const bool is_whole = std::abs(number) < max_exact && number == std::floor(number);
+    return is_whole ? std::to_string(static_cast<std::int64_t>(number)) : text_of(answer, where, "answer");
+}
+
 /// nullopt where the data does not know it: no answer, an empty one, or -1.
 std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& texts, const std::string& where) {
     const Json& answer = given.answer;
     if (answer.is_null()) return std::nullopt;
     if (answer.is_boolean()) return answer.get<bool>() ? 1 : 0;
-    const std::string text = text_of(answer, where, "answer");
+    const std::string text = answer_text(answer, where);
     const std::string_view wanted = engine::without_space(text);
     if (wanted.empty() || wanted == "-1") return std::nullopt;
     if (const auto label = place_in(given.labels, wanted)) return label;
-    if (const auto same = answer.is_string() ? place_in(texts, wanted) : std::nullopt) return same;
-    const auto place = place_of(wanted);
-    if (place && *place >= 0 && *place < std::ssize(texts)) return place;
+    const auto place = place_of(wanted), same = answer.is_string() ? place_in(texts, wanted) : std::nullopt;
+    const bool has_place = place && *place >= 0 && *place < std::ssize(texts);
+    if (same && has_place && *same != *place)
+        throw InputError(where, "answer", "the place or the text of a choice", in_quotes(text) + ", which is both",
+                         "give places as numbers");
+    if (same) return same;
+    if (has_place) return place;
     throw InputError(where, "answer",
                      "0 to " + std::to_string(texts.size() - 1) + ", the place of the right choice, or its " +
                          (given.labels.empty() ? "" : "label or ") + "text",
-                     in_quotes(text));
+                     in_quotes(text), text == std::to_string(texts.size()) ? "places are counted from 0" : "");
 }
 
 bool is_space(char c) {
@@ -139,7 +149,6 @@ Choices JobChoices::of(const GivenChoices& given, std::vector<std::string> field
         throw InputError(where, "choices", array_of_texts, "nothing",
                          "column = choices=NAME names another field, choice = TEXT in the job gives all questions the "
                          "same ones");
-    if (choices.texts.size() < 2) throw InputError(where, "choices", array_of_texts, "1");
     const auto empty = std::find_if(choices.texts.begin(), choices.texts.end(),
                                     [](const std::string& text) { return engine::without_space(text).empty(); });
     if (empty != choices.texts.end())

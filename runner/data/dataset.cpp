@@ -237,6 +237,11 @@ class RecordDataSet : public CheckedDataSet {
 
     std::vector<std::string> notices(const engine::Tokenizer& /*tokenizer*/) const override {
         std::vector<std::string> notices = records_->notices();
+        if (settings_.mode == Mode::multiple_choice && !knows_any_answer())
+            notices.emplace_back(
+                "no question has an answer, so there is no accuracy; column = answer=NAME says what the field is "
+                "called "
+                "that has them");
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
         if (!has_given_texts(settings_) && settings_.max_reasoning_tokens >= settings_.max_tokens)
@@ -251,6 +256,21 @@ class RecordDataSet : public CheckedDataSet {
     }
 
   private:
+    /// Whether the right choice of some question is known, or the first ones all have faults.
+    [[nodiscard]] bool knows_any_answer() const {
+        constexpr std::int64_t max_rows = 100;
+        bool any_good = false;
+        for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
+            try {
+                const Record record = records_->read(index);
+                if (choices_.of(record.choices, record.fields, label(index)).right) return true;
+                any_good = true;
+            } catch (const InputError&) {  // an item that fails
+            }
+        }
+        return !any_good;
+    }
+
     /// Whether the model is to go on with reasoning that nothing is said of, as templates of models say that always
     /// think.
     [[nodiscard]] bool opens_reasoning(std::int64_t index) const {
@@ -278,9 +298,14 @@ class RecordDataSet : public CheckedDataSet {
             fill_question(prompt, record, std::move(text), settings, tokenizer, label(index), max_positions);
             return;
         }
-        Ids ids = is_text ? tokenizer.encode(text) : known_tokens(record.tokens, tokenizer, label(index));
-        if (wants_continuation(settings))
-            prompt.continuation = continuation_of(record, text, ids, label(index), settings, tokenizer);
+        Ids ids;
+        if (wants_continuation(settings)) {
+            const engine::EncodedText encoded(tokenizer, std::move(text));
+            prompt.continuation = continuation_of(record, encoded, label(index), settings);
+            ids = encoded.ids();
+        } else {
+            ids = is_text ? tokenizer.encode(text) : known_tokens(record.tokens, tokenizer, label(index));
+        }
         const PromptForm form{.label = label(index),
                               .complete = settings_.chat || !record.messages.empty() || !is_text,
                               .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
@@ -294,11 +319,11 @@ class RecordDataSet : public CheckedDataSet {
         const std::size_t end = text.find_last_not_of(' ') + 1;
         const std::string blanks = text.substr(end);
         text.resize(end);
-        Ids ids = tokenizer.encode(text);
+        const engine::EncodedText encoded(tokenizer, std::move(text));
         std::int64_t longest = 0;
         for (const std::string& choice : choices.texts) {
-            const bool blank = blanks.empty() && needs_blank(text, choice);
-            Ids tokens = engine::encode_behind(tokenizer, text, ids, (blank ? " " : blanks) + choice);
+            const bool blank = blanks.empty() && needs_blank(encoded.text(), choice);
+            Ids tokens = encoded.encode_behind((blank ? " " : blanks) + choice);
             longest = std::max(longest, std::ssize(tokens));
             if (tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
             prompt.choices.push_back({.text = choice, .tokens = std::move(tokens)});
@@ -310,7 +335,8 @@ class RecordDataSet : public CheckedDataSet {
                              std::to_string(longest));
         const PromptForm form{
             .label = where, .complete = settings_.chat || !record.messages.empty(), .continuation = longest};
-        prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
+        prompt.tokens = make_prompt(encoded.ids(), form, settings, tokenizer, max_positions);
+        if (few_shot_) prompt.group = few_shot_->group_of(record, records_->field_names());
     }
 
     static Ids known_tokens(const Ids& tokens, const engine::Tokenizer& tokenizer, const std::string& where) {
@@ -341,15 +367,16 @@ class RecordDataSet : public CheckedDataSet {
         return examples->text + text;
     }
 
-    /// Tokens of the continuation of `text`, whose tokens are `ids`; at most max-tokens.
-    [[nodiscard]] Ids continuation_of(const Record& record, const std::string& text, const Ids& ids,
-                                      const std::string& where, const Settings& settings,
-                                      const engine::Tokenizer& tokenizer) const {
+    /// Tokens of the continuation of a prompt; at most max-tokens.
+    [[nodiscard]] Ids continuation_of(const Record& record, const engine::EncodedText& prompt, const std::string& where,
+                                      const Settings& settings) const {
         if (!record.reference || record.reference->empty())
             throw InputError(where, "continuation", "a continuation", "nothing");
-        const bool as_it_is = settings.task == "prompts" || text.empty() || text.ends_with(' ') || text.ends_with('\n');
-        const std::string more = as_it_is ? *record.reference : " " + *record.reference;
-        Ids all = engine::encode_behind(tokenizer, text, ids, more);
+        const std::string &more = *record.reference, &text = prompt.text();
+        const bool ends_apart = text.empty() || text.ends_with(' ') || text.ends_with('\n');
+        // Of prompts it is as it is, unless examples show how an answer stands behind its prompt.
+        const bool blank = few_shot_ ? needs_blank(text, more) : settings.task == "prompts" ? false : !ends_apart;
+        Ids all = prompt.encode_behind((blank ? " " : "") + more);
         if (all.empty()) throw InputError(where, "continuation", "at least one token", "none");
         all.resize(std::min(all.size(), static_cast<std::size_t>(settings.max_tokens)));
         return all;

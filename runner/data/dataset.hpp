@@ -30,6 +30,7 @@ struct Prompt {
     std::shared_ptr<const Settings> settings{};
     std::vector<PromptChoice> choices{};         ///< with mode = multiple-choice at least two, otherwise none
     std::optional<std::int64_t> right_choice{};  ///< index; nullopt: not known
+    std::string group{};                         ///< of the question, with few-shot-group
 };
 
 /// A notice for each key of chat templates that a job without `chat` gives: they concern only data with messages.

@@ -5,6 +5,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/choices.hpp"
+#include "runner/data/table_rows.hpp"
 #include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -12,6 +13,11 @@ namespace longhaul::runner {
 namespace {
 
 Settings settings_of_examples(Settings settings) {
+    const std::filesystem::path& data = settings.few_shot_data.empty() ? settings.data : settings.few_shot_data;
+    if (!settings.few_shot_split.empty() && !is_table(data))
+        throw UsageError(InputError::format(settings.origins.of("few-shot-split"), "few-shot-split",
+                                            "none with data of one file or of lines", shown(settings.few_shot_split),
+                                            "few-shot-data names a file of examples"));
     if (!settings.few_shot_data.empty()) settings.data = settings.few_shot_data;
     settings.split = settings.few_shot_split;
     settings.limit = 0;
@@ -32,10 +38,16 @@ std::string answer_of(const Record& record, const JobChoices& job_choices, const
                      "column = answer=NAME names another field");
 }
 
-/// The text of the field; "" for the field "".
-std::string text_of_field(const Record& record, const std::vector<std::string>& names, const std::string& field) {
-    const auto at = std::find(names.begin(), names.end(), field) - names.begin();
-    return at < std::ssize(record.fields) ? record.fields[static_cast<std::size_t>(at)] : "";
+/// Adds texts so that other texts give another hash, wherever they are divided.
+void add_texts(engine::Hash& hash, const std::vector<std::string>& texts) {
+    hash.add(std::to_string(texts.size()) + ":");
+    for (const std::string& text : texts) hash.add(std::to_string(text.size()) + ":" + text);
+}
+
+void add_message(engine::Hash& hash, const engine::ChatMessage& message) {
+    add_texts(hash, {message.role, message.content, message.reasoning_content.value_or("")});
+    add_texts(hash, message.parts);
+    for (const auto& [name, value] : message.more) add_texts(hash, {name, value});
 }
 
 }  // namespace
@@ -47,13 +59,15 @@ FewShot::FewShot(const Settings& job) : wanted_(job.few_shot), group_field_(job.
     const JobChoices choices(settings, records->field_names());
     for (std::int64_t index = 0; index < records->size(); ++index) {
         const Record record = records->read(index);
-        Examples& examples = groups_[text_of_field(record, records->field_names(), group_field_)];
+        const std::string group = group_of(record, records->field_names());
+        Examples& examples = groups_[group];
         if (examples.count == wanted_ && group_field_.empty()) break;
         if (examples.count == wanted_) continue;
         const std::string answer = answer_of(record, choices, settings, records->label(index));
         const std::string prompt = !record.messages.empty() ? ""
                                    : text                   ? text->render(record.fields)
                                                             : record.fields.front();
+        add_texts(hash_, {group});
         add(examples, prompt, record, answer);
     }
     if (group_field_.empty() && groups_[""].count < wanted_)
@@ -67,20 +81,25 @@ void FewShot::add(Examples& examples, const std::string& prompt, const Record& r
     std::vector<engine::ChatMessage> messages = record.messages;
     if (messages.empty()) messages.push_back({"user", prompt});
     messages.push_back({"assistant", answer});
-    for (const engine::ChatMessage& message : messages) hash_.add(message.role + "\n" + message.content + "\n");
+    for (const engine::ChatMessage& message : messages) add_message(hash_, message);
     examples.messages.insert(examples.messages.end(), messages.begin(), messages.end());
     examples.text += prompt + (needs_blank(prompt, answer) ? " " : "") + answer + "\n\n";
 }
 
+std::string FewShot::group_of(const Record& record, const std::vector<std::string>& names) const {
+    const auto at = std::find(names.begin(), names.end(), group_field_) - names.begin();
+    return at < std::ssize(record.fields) ? record.fields[static_cast<std::size_t>(at)] : "";
+}
+
 const FewShot::Examples& FewShot::before(const Record& record, const std::vector<std::string>& names,
                                          const std::string& where) const {
-    const std::string group = text_of_field(record, names, group_field_);
+    const std::string group = group_of(record, names);
     const auto found = groups_.find(group);
     const std::int64_t count = found == groups_.end() ? 0 : found->second.count;
     if (count == wanted_) return found->second;
     throw InputError(where, "few-shot",
                      counted(wanted_, "example", "examples") + " whose " + group_field_ + " is " + in_quotes(group),
-                     std::to_string(count));
+                     std::to_string(count), "few-shot-data has too few of them");
 }
 
 }  // namespace longhaul::runner

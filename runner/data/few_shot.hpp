@@ -30,6 +30,9 @@ class FewShot {
     [[nodiscard]] const Examples& before(const Record& record, const std::vector<std::string>& names,
                                          const std::string& where) const;
 
+    /// What few-shot-group is for the item; "" without it.
+    [[nodiscard]] std::string group_of(const Record& record, const std::vector<std::string>& names) const;
+
     [[nodiscard]] std::uint64_t fingerprint() const { return hash_.value(); }  ///< of all examples
 
   private:

@@ -29,6 +29,7 @@ struct Findings {
         const std::int64_t given = prompt.continuation.size();
         survey.prompt_tokens.add(tokens);
         note_longest(tokens, index);
+        survey.choices += std::ssize(prompt.choices);
         for (const PromptChoice& choice : prompt.choices) add_texts(tokens, std::ssize(choice.tokens), 1);
         if (prompt.choices.empty()) add_texts(tokens, given > 0 ? given : at_most, settings.samples);
     }
@@ -44,6 +45,7 @@ struct Findings {
         survey.prompt_tokens.add(other.survey.prompt_tokens);
         survey.positions.add(other.survey.positions);
         survey.new_tokens += other.survey.new_tokens;
+        survey.choices += other.survey.choices;
         if (other.longest >= 0) note_longest(other.longest, other.survey.longest_index);
     }
 

@@ -41,7 +41,8 @@ struct ItemSurvey {
     std::int64_t failed = 0;        ///< of the inputs
     std::vector<Failure> failures;  ///< in the order of the input, at most max_failures
     Counts prompt_tokens;           ///< one entry per prompt that can be run
-    Counts positions;  ///< one entry per sample: prompt and new tokens, i.e. the most KV positions it may need
+    Counts positions;          ///< one entry per sample: prompt and new tokens, i.e. the most KV positions it may need
+    std::int64_t choices = 0;  ///< of all questions
     std::int64_t new_tokens = 0;  ///< maximum, all samples
     std::int64_t longest_index = -1;
 };

@@ -158,6 +158,26 @@ Record JsonRecords::read(std::int64_t index) const {
     return record_of(fields, rows_->label(index));
 }
 
+void JsonRecords::check_known(const Settings& settings, const std::string& field, const std::string& place) const {
+    constexpr std::int64_t max_rows = 100;
+    const std::string column = column_of(settings, field);
+    Json first;  // row that can be read
+    for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
+        try {
+            const Json object = rows_->object(index);
+            if (!value_at(object, column).is_null()) return;
+            if (first.is_null()) first = object;
+        } catch (const InputError&) {  // an item that fails
+        }
+    }
+    if (first.is_null()) return;
+    Strings members;
+    for (const auto& [member, value] : first.items()) members.push_back(member);
+    const std::string near = nearest_word(column, members);
+    throw InputError(place, "", "fields of the data (" + member_names(first) + ")", in_quotes(column),
+                     near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
+}
+
 /// The column that a field is read from.
 std::string JsonRecords::source_of(const std::string& field) const {
     const auto renamed =

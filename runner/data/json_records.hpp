@@ -51,6 +51,9 @@ class JsonRecords : public RecordSource {
 
   protected:
     [[nodiscard]] const RowSource& rows() const { return *rows_; }
+    /// Throws InputError if none of the first rows has the field: its name is wrong, rather than the rows. `place`:
+    /// where it was named.
+    void check_known(const Settings& settings, const std::string& field, const std::string& place) const;
 
   private:
     /// `object`: its members have the names of JsonFields, too.

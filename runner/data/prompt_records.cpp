@@ -42,6 +42,22 @@ void add_choices(JsonFields& fields, const Settings& settings) {
     if (!has_own_choices(settings)) fields.needed.push_back({"choices"});
 }
 
+/// Whether `column` says what the answers of questions are called.
+bool names_answers(const Settings& settings) {
+    return settings.mode == Mode::multiple_choice && column_of(settings, "answer") != "answer";
+}
+
+/// Whether a member called as `options` may be those of generation: it is none of the fields that are read. Many data
+/// sets call the choices of a question so.
+bool may_have_options(const Settings& settings, Strings fields) {
+    fields.emplace_back("continuation");
+    if (settings.mode == Mode::multiple_choice) fields.insert(fields.end(), {"choices", "answer"});
+    const std::string options = column_of(settings, "options") + ".";
+    return std::none_of(fields.begin(), fields.end(), [&](const std::string& field) {
+        return (column_of(settings, field) + ".").starts_with(options);
+    });
+}
+
 constexpr const char* text_or_number = "a text, number or boolean";
 
 /// A text, or what is not one as JSON has it; "" if it is absent. `element`: says how to name the first of an array
@@ -60,37 +76,14 @@ class TemplateRecords : public JsonRecords {
   public:
     TemplateRecords(const Settings& settings, const std::vector<PromptTemplate::Field>& fields)
         : JsonRecords(settings, names_of(fields), members_of(fields, settings)), settings_(settings) {
-        for (const std::string& name : field_names()) {
-            if ((column_of(settings, name) + ".").starts_with(column_of(settings, "options") + "."))
-                has_options_ = false;
-        }
+        has_options_ = may_have_options(settings, field_names());
         for (const PromptTemplate::Field& field : fields) {
-            if (!field.optional) check_known(field);
+            if (!field.optional) check_known(settings, field.name, field.place);
         }
+        if (names_answers(settings)) check_known(settings, "answer", settings.origins.of("column") + ": column");
     }
 
   private:
-    /// Throws InputError if none of the first rows has the field: its name in the template is wrong, rather than the
-    /// rows.
-    void check_known(const PromptTemplate::Field& field) const {
-        constexpr std::int64_t max_rows = 100;
-        Json first;  // row that can be read
-        for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
-            try {
-                const Json object = rows().object(index);
-                if (!value_at(object, column_of(settings_, field.name)).is_null()) return;
-                if (first.is_null()) first = object;
-            } catch (const InputError&) {  // an item that fails
-            }
-        }
-        if (first.is_null()) return;
-        Strings members;
-        for (const auto& [member, value] : first.items()) members.push_back(member);
-        const std::string near = nearest_word(field.name, members);
-        throw InputError(field.place, "", "fields of the data (" + member_names(first) + ")", in_quotes(field.name),
-                         near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
-    }
-
     static Strings names_of(const std::vector<PromptTemplate::Field>& fields) {
         Strings names;
         for (const PromptTemplate::Field& field : fields) names.push_back(field.name);
@@ -155,7 +148,10 @@ class TemplateRecords : public JsonRecords {
 class PromptRecords : public JsonRecords {
   public:
     explicit PromptRecords(const Settings& settings)
-        : JsonRecords(settings, {"prompt"}, fields_of(settings)), settings_(settings) {
+        : JsonRecords(settings, {"prompt"}, fields_of(settings)),
+          settings_(settings),
+          has_options_(may_have_options(settings, {"prompt", "messages"})) {
+        if (names_answers(settings)) check_known(settings, "answer", settings.origins.of("column") + ": column");
         const bool both = rows().has_member(column_of(settings, "prompt")) && has_messages();
         if (is_table(settings.data) && both && fields_of(settings).needed.front().size() > 1)
             throw InputError(settings.data.string(), "", "a column prompt or messages", "both",
@@ -224,12 +220,13 @@ class PromptRecords : public JsonRecords {
         }
         record.reference = optional_text(object, "continuation", where);
         if (settings_.mode == Mode::multiple_choice) record.choices = read_choices(object, settings_, where);
-        if (const Json* options = engine::find_member(object, "options", where))
-            record.settings = with_options(*options, settings_, where);
+        const Json* options = has_options_ ? engine::find_member(object, "options", where) : nullptr;
+        if (options != nullptr) record.settings = with_options(*options, settings_, where);
         return record;
     }
 
     Settings settings_;
+    bool has_options_;  ///< whether a member "options" may be those of generation
 };
 
 /// Throws InputError if the template of prompts that are lines of text names other fields than the line.

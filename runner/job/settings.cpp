@@ -188,6 +188,8 @@ void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& 
     if (settings.mode != Mode::multiple_choice) return;
     require(settings.task == "prompts", "task", "prompts", settings.task);
     require(!settings.token_ids, "token-ids", "false", "true");
+    const bool has_choices = settings.format.kind == engine::OutputFormat::Kind::choice;
+    require(!has_choices || settings.format.texts.size() > 1, "choice", "at least 2 of them, or none", "1");
 }
 
 /// Reports keys that do not fit requests, which say themselves what the prompt is and have no continuation.
@@ -203,26 +205,19 @@ void check_batch_keys(const Settings& settings, const KeyOrigins& origins, Fault
     if (settings.mode == Mode::perplexity) refuse("mode", "generate", "perplexity", none);
 }
 
-/// Reports keys of examples that do not go together.
+/// Reports examples that the task does not take, or that are the prompts themselves.
 void check_few_shot(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
-    const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got,
-                             const char* fix = "") {
-        if (!good && !faults.has(key)) faults.add(key, origins.of(key), key, expected, got, fix);
+    if (settings.few_shot == 0 || faults.has("few-shot")) return;
+    const auto refuse = [&](const std::string& expected, const char* why) {
+        faults.add("few-shot", origins.of("few-shot"), "few-shot", expected, std::to_string(settings.few_shot), why);
     };
-    if (settings.few_shot == 0) {
-        const std::string none = "none with few-shot = 0";
-        require(settings.few_shot_data.empty(), "few-shot-data", none, shown(settings.few_shot_data.string()));
-        require(settings.few_shot_split.empty(), "few-shot-split", none, shown(settings.few_shot_split));
-        require(settings.few_shot_group.empty(), "few-shot-group", none, shown(settings.few_shot_group));
-        return;
-    }
-    const std::string count = std::to_string(settings.few_shot);
-    require(settings.task == "prompts", "few-shot", "0 with task = " + settings.task, count,
-            "the templates of other tasks have their examples");
     const bool same_data = settings.few_shot_data.empty() || settings.few_shot_data == settings.data;
     const bool same_split = settings.few_shot_split.empty() || settings.few_shot_split == settings.split;
-    require(!same_data || !same_split, "few-shot", "0 without few-shot-data or few-shot-split", count,
-            "a prompt that is among the examples would have its answer there");
+    if (settings.task != "prompts")
+        refuse("0 with task = " + settings.task, "the templates of other tasks have their examples");
+    else if (same_data && same_split)
+        refuse("0 without few-shot-data or few-shot-split",
+               "set one of them: a prompt that is among the examples would have its answer there");
 }
 
 /// Reports keys that the task does not use: they were probably meant for another task.

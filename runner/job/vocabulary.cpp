@@ -380,10 +380,10 @@ Section text_section() {
              "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en")),
          template_key(),
          not_for_generate(later(integer("few-shot", Kind::identity, &Settings::few_shot, 0, 1000,
-                                        "prompts: examples with their answers before each prompt; 0 = none"))),
+                                        "prompts: examples with their answers before each prompt, the first ones of "
+                                        "few-shot-data; 0 = none"))),
          not_for_generate(optional_path("few-shot-data", Kind::execution, &Settings::few_shot_data,
-                                        "data that has the examples, its first ones; empty = that of the prompts, in "
-                                        "another split")),
+                                        "data that has the examples; empty = that of the prompts, in another split")),
          few_shot_split_key(),
          few_shot_group_key(),
          later(flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message")),

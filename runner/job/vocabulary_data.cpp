@@ -58,8 +58,8 @@ Key few_shot_split_key() {
 Key few_shot_group_key() {
     return {.info = {.key = "few-shot-group",
                      .value_name = "FIELD",
-                     .help = "examples are those whose FIELD is that of the prompt, for example subject; empty = all "
-                             "prompts have the same ones",
+                     .help = "examples are the first of those whose FIELD is that of the prompt, for example subject; "
+                             "empty = all prompts have the same ones",
                      .may_be_empty = true},
             .later = true,
             .for_generate = false,

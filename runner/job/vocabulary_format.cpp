@@ -149,11 +149,14 @@ Key grammar_key() {
 
 Key choice_key() {
     return {
-        .info = {.key = "choice",
-                 .value_name = "TEXT",
-                 .help = R"(the output is this text, or that of another choice; \n \t \\ are escapes; empty = none)",
-                 .repeatable = true,
-                 .may_be_empty = true},
+        .info =
+            {.key = "choice",
+             .value_name = "TEXT",
+             .help =
+                 R"(the output is this text, or that of another choice; with mode = multiple-choice a choice of every )"
+                 R"(question, which may name {field}s; \n \t \\ are escapes; empty = none)",
+             .repeatable = true,
+             .may_be_empty = true},
         .later = true,
         .set =
             [](Settings& s, const std::string& value, const auto&) {

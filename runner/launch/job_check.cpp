@@ -389,7 +389,8 @@ class JobChecker {
             kv_bytes > 0 && states != nullptr
                 ? rounds * states->delta.sequence_floats(states->num_layers) * std::int64_t{sizeof(float)}
                 : 0;
-        for (const std::int64_t positions : longest_items())
+        for (const std::int64_t positions :
+             settings.mode == Mode::multiple_choice ? std::vector<std::int64_t>() : longest_items())
             need.checkpoints +=
                 positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs))) + state_bytes;
         if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
@@ -397,7 +398,9 @@ class JobChecker {
         const std::int64_t token_bytes = (scores() ? 0 : text_bytes) + (settings.token_ids ? id_bytes : 0) +
                                          (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
-        need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
+        constexpr std::int64_t choice_bytes = 30;  // its log-probability, and its share of the text
+        const std::int64_t choices = report_.items->choices * choice_bytes;
+        need.results = 2 * (report_.items->new_tokens * token_bytes + choices + lines);
         // Once: what an item needs to continue under a greater max-tokens.
         if (settings.is_coupled() && !has_given_texts(settings)) need.results += report_.items->new_tokens * id_bytes;
         std::error_code error;

@@ -17,6 +17,7 @@ std::int64_t index_of_max(const std::vector<double>& values) {
 void Questions::add(std::int64_t number, Prompt prompt, std::shared_ptr<const engine::GenerationOptions> options) {
     Question& question = questions_[number];
     question.right = prompt.right_choice;
+    question.group = std::move(prompt.group);
     question.results.resize(prompt.choices.size());
     for (PromptChoice& choice : prompt.choices) {
         engine::WorkItem item;
@@ -55,7 +56,7 @@ Questions::Done Questions::done(const Question& question) {
     engine::FinishedItem& item = done.item;
     item.index = question.results.front()->index;
     item.reason = engine::FinishReason::stop;
-    ChoiceScores scores{.logprobs = {}, .right = question.right};
+    ChoiceScores scores{.logprobs = {}, .right = question.right, .group = question.group};
     std::vector<double> per_character;
     for (const auto& result : question.results) {
         const engine::LossByPosition& loss = result->statistics.loss;

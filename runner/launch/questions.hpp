@@ -39,6 +39,7 @@ class Questions {
     struct Question {
         std::vector<std::string> texts;
         std::optional<std::int64_t> right;
+        std::string group;
         std::vector<std::optional<engine::FinishedItem>> results;  // by choice
     };
     static Done done(const Question& question);

@@ -47,9 +47,14 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
         outcome.nll += line.value("nll", 0.0);
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");
-        outcome.questions += line.contains("acc") ? 1 : 0;
-        outcome.right += count("acc");
-        outcome.right_norm += count("acc_norm");
+        if (!line.contains("acc")) return;
+        const auto add_answer = [&](AnswerCounts& to) {
+            to.questions += 1;
+            to.right += count("acc");
+            to.right_norm += count("acc_norm");
+        };
+        add_answer(outcome.answers);
+        if (const std::string group = line.value("group", ""); !group.empty()) add_answer(outcome.groups[group]);
     });
     const auto lacks_answer = [](const ResultIndex::Entry& entry) { return entry.lacks_answer; };
     outcome.without_answer = std::count_if(results.entries().begin(), results.entries().end(), lacks_answer);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,12 @@ struct DecodeSpeed {
     std::int64_t tokens = 0;
     double seconds = 0;
     [[nodiscard]] double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+
+/// Questions whose right choice is known; of those, for how many the most probable one was right, and for how many the
+/// most probable one per character.
+struct AnswerCounts {
+    std::int64_t questions = 0, right = 0, right_norm = 0;
 };
 
 /// How a phase ended. All members are set on rank 0; `exit_code`, `all_done` and `stop` on all ranks.
@@ -39,10 +46,9 @@ struct JobOutcome {
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of teacher-forced continuations, in nats
     std::int64_t scored_tokens = 0, scored_bytes = 0;
-    /// Questions whose right choice is known; of those, for how many the most probable one was right, and for how many
-    /// the most probable one per character.
-    std::int64_t questions = 0, right = 0, right_norm = 0;
-    DecodeSpeed speed;           ///< over all launches
+    AnswerCounts answers;                        ///< of all questions
+    std::map<std::string, AnswerCounts> groups;  ///< of those with a group (few-shot-group)
+    DecodeSpeed speed;                           ///< over all launches
     double working_seconds = 0;  ///< prefill and decode time: the longest replica of each launch, summed over launches
 };
 

@@ -24,6 +24,7 @@ void put_accuracy(Ordered& json, const ChoiceScores& choices) {
 }
 
 void put_choices(Ordered& json, const ChoiceScores& choices) {
+    if (!choices.group.empty()) json["group"] = choices.group;
     json["choice"] = choices.chosen;
     json["choice_norm"] = choices.chosen_norm;
     json["choice_logprobs"] = choices.logprobs;
@@ -37,6 +38,7 @@ std::optional<ChoiceScores> choices_of(const Json& json) {
     ChoiceScores choices{.logprobs = json["choice_logprobs"].get<std::vector<double>>(),
                          .chosen = json.at("choice"),
                          .chosen_norm = json.at("choice_norm")};
+    choices.group = json.value("group", "");
     if (json.contains("right")) choices.right = json["right"].get<std::int64_t>();
     return choices;
 }
@@ -336,7 +338,10 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
         json["scored_tokens"] = record.loss.num_tokens();
         json["scored_bytes"] = item.scored_bytes;
     }
-    if (record.choices) put_accuracy(json, *record.choices);
+    if (record.choices) {
+        if (!record.choices->group.empty()) json["group"] = record.choices->group;
+        put_accuracy(json, *record.choices);
+    }
     return engine::json_text(json);
 }
 

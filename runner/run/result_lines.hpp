@@ -32,6 +32,7 @@ struct ChoiceScores {
     std::int64_t chosen = 0;              ///< index of the most probable one
     std::int64_t chosen_norm = 0;         ///< of the most probable one per character of its text
     std::optional<std::int64_t> right{};  ///< nullopt: not known
+    std::string group{};                  ///< of the question (few-shot-group); "": none
 };
 
 /// One line of results.jsonl in memory.

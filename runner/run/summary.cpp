@@ -29,6 +29,32 @@ std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outco
                                      : ", nearly none: were they trained for this model?";
 }
 
+/// A share of questions, with its standard error: that of a mean of zeros and ones.
+struct Share {
+    double value = 0, error = 0;
+
+    Share(std::int64_t part, std::int64_t questions) : value(ratio(part, questions)) {
+        if (questions > 1) error = std::sqrt(value * (1 - value) / static_cast<double>(questions - 1));
+    }
+};
+
+void put_answers(nlohmann::ordered_json& json, const AnswerCounts& answers) {
+    const Share acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
+    json["questions"] = answers.questions;
+    json["acc"] = acc.value;
+    json["acc_stderr"] = acc.error;
+    json["acc_norm"] = norm.value;
+    json["acc_norm_stderr"] = norm.error;
+}
+
+std::string answers_text(const AnswerCounts& answers, std::int64_t items) {
+    const Share acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
+    const std::string of_all = answers.questions < items ? grouped(answers.questions) + " of " : "";
+    return formatted("%.2f %% ± %.2f (acc), ", 100 * acc.value, 100 * acc.error) +
+           formatted("%.2f %% ± %.2f per character (acc_norm), of ", 100 * norm.value, 100 * norm.error) + of_all +
+           counted(of_all.empty() ? answers.questions : items, "question", "questions");
+}
+
 }  // namespace
 
 std::optional<double> Summary::speedup() const {
@@ -45,16 +71,6 @@ std::optional<double> Summary::mbsu() const {
 std::optional<double> Summary::perplexity() const {
     if (outcome.scored_tokens == 0) return std::nullopt;
     return std::exp(outcome.nll / static_cast<double>(outcome.scored_tokens));
-}
-
-std::optional<Summary::Accuracy> Summary::accuracy() const {
-    if (outcome.questions == 0) return std::nullopt;
-    // As of a mean of zeros and ones.
-    const auto standard_error = [&](double share) {
-        return outcome.questions > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(outcome.questions - 1)) : 0;
-    };
-    const double acc = ratio(outcome.right, outcome.questions), norm = ratio(outcome.right_norm, outcome.questions);
-    return Accuracy{acc, standard_error(acc), norm, standard_error(norm)};
 }
 
 std::optional<double> Summary::bits_per_byte() const {
@@ -105,13 +121,8 @@ nlohmann::ordered_json Summary::to_json() const {
         json["perplexity"] = *perplexity();
     }
     if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
-    if (const auto shares = accuracy()) {
-        json["questions"] = outcome.questions;
-        json["acc"] = shares->acc;
-        json["acc_stderr"] = shares->acc_stderr;
-        json["acc_norm"] = shares->acc_norm;
-        json["acc_norm_stderr"] = shares->acc_norm_stderr;
-    }
+    if (outcome.answers.questions > 0) put_answers(json, outcome.answers);
+    for (const auto& [group, answers] : outcome.groups) put_answers(json["groups"][group], answers);
     if (baseline) {
         json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()}};
         if (baseline->identical) json["baseline"]["identical"] = *baseline->identical;
@@ -151,11 +162,7 @@ std::string Summary::to_table() const {
                               counted(outcome.scored_tokens, "scored token", "scored tokens") +
                               (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : ""));
     }
-    if (const auto shares = accuracy())
-        rows.emplace_back("accuracy", formatted("%.2f %% ± %.2f (acc), ", 100 * shares->acc, 100 * shares->acc_stderr) +
-                                          formatted("%.2f %% ± %.2f per character (acc_norm), of ",
-                                                    100 * shares->acc_norm, 100 * shares->acc_norm_stderr) +
-                                          counted(outcome.questions, "question", "questions"));
+    if (outcome.answers.questions > 0) rows.emplace_back("accuracy", answers_text(outcome.answers, outcome.items));
     if (settings.mode == Mode::generate && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
         rows.emplace_back("block efficiency",
                           formatted("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +

@@ -41,12 +41,6 @@ struct Summary {
     /// exp of the mean loss of the scored tokens, and their loss in bits per byte of their text; nullopt if none were
     /// scored.
     [[nodiscard]] std::optional<double> perplexity() const;
-    /// Shares of right answers, with their standard errors; nullopt without questions whose answer is known.
-    struct Accuracy {
-        double acc = 0, acc_stderr = 0;            ///< of the most probable choices
-        double acc_norm = 0, acc_norm_stderr = 0;  ///< of the most probable ones per character
-    };
-    [[nodiscard]] std::optional<Accuracy> accuracy() const;
     [[nodiscard]] std::optional<double> bits_per_byte() const;
     [[nodiscard]] nlohmann::ordered_json to_json() const;
     [[nodiscard]] std::string to_table() const;

@@ -79,10 +79,19 @@ TEST_F(ChoicesTest, AnswersAreAPlaceALabelOrAText) {
     EXPECT_EQ(right(labelled, "2"), " dry");
     EXPECT_EQ(right(labelled, R"("hot")"), " hot");
     EXPECT_EQ(right(numbers, "1"), " 2.5") << "a number is a place";
-    EXPECT_EQ(right(numbers, R"("1")"), " 1") << "a text comes before a place";
+    EXPECT_EQ(right(numbers, R"("3")"), " 3");
+    EXPECT_EQ(right(numbers, R"("1")"),
+              "! q.jsonl:1: answer: expected the place or the text of a choice, got '1', which is both; give places as "
+              "numbers");
+    EXPECT_EQ(right(words, "2.0"), " hot") << "a column with gaps";
+    EXPECT_EQ(right(words, "-1.0"), "not known");
+    EXPECT_EQ(right(words, "1.5"),
+              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '1.5'");
     for (const char* unknown : {"null", R"("")", "-1", R"("-1")"}) EXPECT_EQ(right(words, unknown), "not known");
     EXPECT_EQ(right(words, "3"),
-              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '3'");
+              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '3'; places are "
+              "counted from "
+              "0");
     EXPECT_EQ(right(labelled, R"("D")"),
               "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its label or text, got 'D'");
     EXPECT_EQ(right(words, "[1]"), "! q.jsonl:1: answer: expected a text, number or boolean, got an array of 1");
@@ -151,9 +160,11 @@ TEST_F(ChoicesTest, FaultsOfALineAreItsOwn) {
         "! q.jsonl:1: choices: expected an array of texts, got nothing, the line has 'endings', 'prompt'; column = "
         "choices=NAME names another");
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a"]})"),
-              "! q.jsonl:1: choices: expected an array of at least 2 texts, got 1");
-    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": "ab"})"),
-              "! q.jsonl:1: choices: expected an array of at least 2 texts, got \"ab\"");
+              "! q.jsonl:1: choices: expected an array of at least 2 texts, got an array of 1");
+    EXPECT_EQ(
+        fault(R"({"prompt": "Q", "choices": "ab"})"),
+        "! q.jsonl:1: choices: expected an array of at least 2 texts, got \"ab\"; choice = {FIELD} in the job makes "
+        "choices of texts");
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a", {"b": 1}]})"),
               "! q.jsonl:1: choices.1: expected a text, number or boolean, got an object of 1");
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a", " "]})"), "! q.jsonl:1: choices.1: expected a text, got none");
@@ -162,10 +173,31 @@ TEST_F(ChoicesTest, FaultsOfALineAreItsOwn) {
         R"(! q.jsonl:1: choices: expected an array of at least 2 texts, or {"text": texts, "label": labels}, got an object without text)");
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": {"text": ["a", "b"], "label": ["A", "B", "C"]}})"),
               "! q.jsonl:1: choices.label: expected 2 labels, one for each text, got 3");
-    EXPECT_EQ(shown(with_choices(questions(R"({"prompt": "Q"})"), {"a"})),
-              "! q.jsonl:1: choices: expected an array of at least 2 texts, got 1");
     const std::string longer = R"({"prompt": "Q", "choices": ["a", ")" + std::string(200, 'b') + R"("]})";
     EXPECT_EQ(fault(longer), "! q.jsonl:1: choices: expected at most max-tokens (100) tokens, got 201");
+}
+
+TEST_F(ChoicesTest, MayBeCalledOptions) {
+    const std::string line = R"({"prompt": "Q", "options": ["a", "b"], "answer_idx": "B"})";
+    const std::vector<std::string> columns{"choices=options", "answer=answer_idx"};
+    EXPECT_EQ(shown(questions(line, columns)), "Q| a|* b");
+    EXPECT_EQ(shown(with_template(questions(line, columns), "{prompt}\nA. {options.0}:")), "Q\nA. a:| a|* b");
+    EXPECT_EQ(shown(questions(R"({"prompt": "Q", "choices": ["a", "b"], "options": {"max-tokens": 1}})")),
+              "! q.jsonl:1: choices: expected at most max-tokens (1) tokens, got 2")
+        << "of generation, as elsewhere";
+}
+
+TEST_F(ChoicesTest, AnswersThatNobodyKnowsAreNoticed) {
+    const std::string line = R"({"prompt": "Q", "choices": ["a", "b"], "label": 1})";
+    const auto notices = [&](const std::vector<std::string>& columns) {
+        return DataSet::open(questions(line, columns))->notices(tokenizer_);
+    };
+    EXPECT_EQ(notices({"answer=label"}), std::vector<std::string>{});
+    EXPECT_EQ(notices({}), std::vector<std::string>{"no question has an answer, so there is no accuracy; column = "
+                                                    "answer=NAME says what the field is called that has them"});
+    EXPECT_EQ(message_of([&] { DataSet::open(questions(line, {"answer=lable"})); }),
+              "job: column: expected fields of the data ('choices', 'label', 'prompt'), got 'lable'; did you mean "
+              "'label'?");
 }
 
 TEST_F(ChoicesTest, LongPromptsLoseTheSameForAllChoices) {
@@ -189,6 +221,7 @@ TEST_F(ChoicesTest, SurveyCountsEachChoice) {
     const Settings job = questions(R"({"prompt": "0123", "choices": ["a", "bcd", "ef"]})");
     const ItemSurvey survey = survey_items(*DataSet::open(job), tokenizer_, job, long_context, 1, 10);
     EXPECT_EQ(survey.inputs, 1);
+    EXPECT_EQ(survey.choices, 3);
     EXPECT_EQ(survey.prompt_tokens.sum(), 4);
     EXPECT_EQ(survey.new_tokens, 2 + 4 + 3);
     EXPECT_EQ(survey.positions.largest(3), (std::vector<std::int64_t>{8, 7, 6}));

@@ -40,7 +40,9 @@ TEST_F(FewShotTest, OrTheFirstOfItsGroup) {
     const auto data = DataSet::open(grouped);
     EXPECT_EQ(show(*data, 0), "1: Q: 1+1\nA: 2\n\nQ: 3+2\nA: 5\n\nQ: 2+2\nA:");
     EXPECT_EQ(show(*data, 1), "2: Q: Dry?\nA: sand\n\nQ: Hot?\nA: sun\n\nQ: Wet?\nA:");
-    EXPECT_EQ(show(*data, 2), "3! test.jsonl:3: few-shot: expected 2 examples whose subject is 'signs', got 0");
+    EXPECT_EQ(show(*data, 2),
+              "3! test.jsonl:3: few-shot: expected 2 examples whose subject is 'signs', got 0; few-shot-data has too "
+              "few of them");
 }
 
 TEST_F(FewShotTest, AnswersAreTheRightChoices) {
@@ -85,6 +87,30 @@ TEST_F(FewShotTest, ChangeTheFingerprint) {
     EXPECT_EQ(none.find("few-shot"), std::string::npos);
     write("dev.jsonl", R"({"q": "1+1", "a": "3", "subject": "sums"})");
     EXPECT_NE(DataSet::open(job(1))->fingerprint(), one);
+    // The same examples in other groups, or with other parts of messages
+    const auto print = [&](const std::string& example, const std::string& group) {
+        Settings other = settings("prompts", write("m.jsonl", R"({"prompt": "b", "subject": "s"})"));
+        other.few_shot = 1;
+        other.few_shot_group = group;
+        other.few_shot_data = write("e.jsonl", example);
+        return DataSet::open(other)->fingerprint();
+    };
+    EXPECT_NE(print(R"({"prompt": "a", "continuation": "b", "subject": "s"})", "subject"),
+              print(R"({"prompt": "a", "continuation": "b", "subject": "t"})", "subject"));
+    EXPECT_NE(
+        print(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "continuation": "y"})",
+              ""),
+        print(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "z"}]}], "continuation": "y"})",
+              ""));
+}
+
+// An example shows how an answer stands behind its prompt, so what is scored stands there likewise.
+TEST_F(FewShotTest, ContinuationsFollowAsTheAnswersDo) {
+    Settings scored = job(1);
+    scored.mode = Mode::perplexity;
+    EXPECT_EQ(text_of(DataSet::open(scored)->prompt(0, tokenizer_, long_context).continuation), " 4");
+    scored.few_shot = 0;
+    EXPECT_EQ(text_of(DataSet::open(scored)->prompt(0, tokenizer_, long_context).continuation), "4") << "as it is";
 }
 
 TEST_F(FewShotTest, FaultsEndTheJob) {
@@ -98,6 +124,17 @@ TEST_F(FewShotTest, FaultsEndTheJob) {
     other = job(1);
     other.few_shot_group = "topic";
     EXPECT_EQ(fault(other), "job: few-shot-group: expected fields of the data ('a', 'q', 'subject'), got 'topic'");
+    other = job(1);
+    other.few_shot_split = "dev";
+    std::string of_split;
+    try {
+        DataSet::open(other);
+    } catch (const UsageError& error) {
+        of_split = error.what();
+    }
+    EXPECT_EQ(of_split,
+              "job: few-shot-split: expected none with data of one file or of lines, got 'dev'; few-shot-data names a "
+              "file of examples");
     other = job(1);
     other.few_shot_data = folder_ / "none.jsonl";
     EXPECT_EQ(fault(other), "none.jsonl: expected a readable file, got No such file or directory");

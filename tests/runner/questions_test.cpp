@@ -11,6 +11,7 @@ Prompt question(const std::string& id, const std::vector<std::string>& texts, st
     std::int32_t token = 10;
     for (const std::string& text : texts) prompt.choices.push_back({text, {token++, 5}});
     prompt.right_choice = right;
+    prompt.group = "of " + id;
     return prompt;
 }
 
@@ -63,6 +64,7 @@ TEST(Questions, AreDoneWithTheirLastChoice) {
     EXPECT_EQ(first->scores->chosen, 1);
     EXPECT_EQ(first->scores->chosen_norm, 0) << "-0.6 per character are more than -2";
     EXPECT_EQ(first->scores->right, 1);
+    EXPECT_EQ(first->scores->group, "of a");
     EXPECT_EQ(first->num_tokens, 4);
     EXPECT_EQ(first->item.prompt_tokens, 6);
     EXPECT_EQ(first->item.statistics.cached_tokens, 2);

@@ -159,6 +159,11 @@ TEST(ResultLine, ChoicesOfAQuestion) {
     const auto read = parse_journal(format_journal(record, {}));
     ASSERT_TRUE(read);
     EXPECT_EQ(format_result(*read, {}), format_result(record, {}));
+    record.choices->group = "seas";
+    EXPECT_NE(format_result(record, {}).find(R"("finish_reason":"stop","group":"seas","choice":1,)"),
+              std::string::npos);
+    EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
+    EXPECT_EQ(nlohmann::json::parse(format_statistics(record, {}, 0, {}))["group"], "seas");
     record.choices->right.reset();
     EXPECT_EQ(format_result(record, {}).find("acc"), std::string::npos) << "the right one is not known";
     EXPECT_FALSE(nlohmann::json::parse(format_statistics(record, {}, 0, {})).contains("acc"));

@@ -508,6 +508,14 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
                                  "/jobs/j.cfg");
               }),
               "command line: task: expected prompts with mode = multiple-choice, got dolly");
+    EXPECT_EQ(message_of([&] {
+                  parse_settings(whole_job,
+                                 {{"mode", "multiple-choice", "command line"},
+                                  {"task", "prompts", "command line"},
+                                  {"choice", "A", "command line"}},
+                                 "/jobs/j.cfg");
+              }),
+              "command line: choice: expected at least 2 of them, or none with mode = multiple-choice, got 1");
     std::vector<Assignment> good = whole_job;
     good.insert(good.end(), {scores, {"window", "8", "j.cfg:9"}, {"stride", "8", "j.cfg:10"}});
     EXPECT_EQ(parse_settings(good, {}, "/jobs/j.cfg").stride, 8);
@@ -563,19 +571,16 @@ TEST(Settings, ExamplesAreOtherDataThanThePrompts) {
         return message_of([&] { parse_settings(whole_job, given, "/jobs/j.cfg"); });
     };
     const std::string among =
-        "command line: few-shot: expected 0 without few-shot-data or few-shot-split, got 5; a prompt that is among the "
-        "examples would have its answer there";
+        "command line: few-shot: expected 0 without few-shot-data or few-shot-split, got 5; set one of them: a prompt "
+        "that "
+        "is among the examples would have its answer there";
     EXPECT_EQ(message({{"few-shot", "5"}}), among);
     EXPECT_EQ(message({{"few-shot", "5"}, {"data", "/d"}, {"few-shot-data", "/d"}}), among);
     EXPECT_EQ(message({{"few-shot", "5"}, {"split", "test"}, {"few-shot-split", "test"}}), among);
     EXPECT_EQ(message({{"few-shot", "5"}, {"split", "test"}, {"few-shot-split", "dev"}}), "(no error)");
     EXPECT_EQ(message({{"few-shot", "5"}, {"few-shot-data", "/e.jsonl"}}), "(no error)");
-    EXPECT_EQ(message({{"few-shot-data", "/e.jsonl"}}),
-              "command line: few-shot-data: expected none with few-shot = 0, got '/e.jsonl'");
-    EXPECT_EQ(message({{"few-shot-split", "dev"}}),
-              "command line: few-shot-split: expected none with few-shot = 0, got 'dev'");
-    EXPECT_EQ(message({{"few-shot-group", "subject"}}),
-              "command line: few-shot-group: expected none with few-shot = 0, got 'subject'");
+    EXPECT_EQ(message({{"few-shot-data", "/e.jsonl"}, {"few-shot-group", "subject"}}), "(no error)")
+        << "without examples they have no effect, so that few-shot can be swept from 0";
     EXPECT_EQ(message({{"task", "dolly"}, {"few-shot", "5"}, {"few-shot-data", "/e.jsonl"}}),
               "command line: few-shot: expected 0 with task = dolly, got 5; the templates of other tasks have their "
               "examples");

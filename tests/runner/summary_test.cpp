@@ -33,9 +33,8 @@ TEST(Summary, AccuracyOfQuestions) {
     summary.settings.mode = Mode::multiple_choice;
     EXPECT_FALSE(summary.to_json().contains("acc"));
     EXPECT_EQ(summary.to_table().find("accuracy"), std::string::npos);
-    summary.outcome.questions = 101;
-    summary.outcome.right = 50;
-    summary.outcome.right_norm = 101;
+    summary.outcome.items = 101;
+    summary.outcome.answers = {.questions = 101, .right = 50, .right_norm = 101};
     const auto json = summary.to_json();
     EXPECT_EQ(json["questions"], 101);
     EXPECT_DOUBLE_EQ(json["acc"].get<double>(), 50.0 / 101);
@@ -46,8 +45,13 @@ TEST(Summary, AccuracyOfQuestions) {
                   "accuracy     49.50 % ± 5.00 (acc), 100.00 % ± 0.00 per character (acc_norm), of 101 questions\n"),
               std::string::npos)
         << summary.to_table();
-    summary.outcome.questions = summary.outcome.right = 1;
-    EXPECT_EQ(summary.to_json()["acc_stderr"], 0) << "of one question";
+    EXPECT_FALSE(json.contains("groups"));
+    summary.outcome.groups["seas"] = {.questions = 1, .right = 1, .right_norm = 0};
+    EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc"], 1);
+    EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc_stderr"], 0) << "of one question";
+    summary.outcome.items = 120;
+    EXPECT_NE(summary.to_table().find("(acc_norm), of 101 of 120 questions\n"), std::string::npos)
+        << "others have no answer, or failed";
 }
 
 TEST(Summary, NamesTheAnswersOfABatch) {
