@@ -239,9 +239,8 @@ class RecordDataSet : public CheckedDataSet {
         std::vector<std::string> notices = records_->notices();
         if (settings_.mode == Mode::multiple_choice && !knows_any_answer())
             notices.emplace_back(
-                "no question has an answer, so there is no accuracy; column = answer=NAME says what the field is "
-                "called "
-                "that has them");
+                "no question has an answer, so there is no accuracy; column = answer=NAME names the field that has "
+                "them");
         const std::vector<std::string> unused = unused_chat_keys(settings_);
         if (!unused.empty() && !records_->has_messages()) notices.insert(notices.end(), unused.begin(), unused.end());
         if (!has_given_texts(settings_) && settings_.max_reasoning_tokens >= settings_.max_tokens)

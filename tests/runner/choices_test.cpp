@@ -194,7 +194,7 @@ TEST_F(ChoicesTest, AnswersThatNobodyKnowsAreNoticed) {
     };
     EXPECT_EQ(notices({"answer=label"}), std::vector<std::string>{});
     EXPECT_EQ(notices({}), std::vector<std::string>{"no question has an answer, so there is no accuracy; column = "
-                                                    "answer=NAME says what the field is called that has them"});
+                                                    "answer=NAME names the field that has them"});
     EXPECT_EQ(message_of([&] { DataSet::open(questions(line, {"answer=lable"})); }),
               "job: column: expected fields of the data ('choices', 'label', 'prompt'), got 'lable'; did you mean "
               "'label'?");
