@@ -8,6 +8,7 @@
 #include <parquet/arrow/reader.h>
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <functional>
 #include <map>
@@ -322,15 +323,64 @@ Json value_of(const arrow::Array& array, std::int64_t row, const std::string& wh
     }
 }
 
-/// The type of a column such as "text" or "translation.de"; null if there is none.
+/// The index that begins `path` ("0", or "0.text") and what follows it; nullopt if that is no index.
+std::optional<std::pair<std::int64_t, std::string>> index_in(const std::string& path) {
+    std::int64_t index = 0;
+    const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), index);
+    const std::string rest(end, path.data() + path.size() - end);
+    if (error != std::errc() || index < 0 || (!rest.empty() && rest.front() != '.')) return std::nullopt;
+    return std::pair(index, rest.empty() ? rest : rest.substr(1));
+}
+
+/// Name of the struct's field that `path` begins with, and what follows it.
+std::pair<std::string, std::string> field_in(const arrow::StructType& type, const std::string& path) {
+    const std::size_t dot = type.GetFieldIndex(path) >= 0 ? path.npos : path.find('.');
+    return {path.substr(0, dot), dot == path.npos ? "" : path.substr(dot + 1)};
+}
+
+/// Type of the elements at a path of fields and indices; nullptr if there are none.
+std::shared_ptr<arrow::DataType> type_at(const std::shared_ptr<arrow::DataType>& type, const std::string& path) {
+    if (path.empty()) return type;
+    if (type->id() == arrow::Type::LIST || type->id() == arrow::Type::LARGE_LIST) {
+        const auto index = index_in(path);
+        return index ? type_at(type->field(0)->type(), index->second) : nullptr;
+    }
+    if (type->id() != arrow::Type::STRUCT) return nullptr;
+    const auto& fields = static_cast<const arrow::StructType&>(*type);
+    const auto [name, rest] = field_in(fields, path);
+    const auto inner = fields.GetFieldByName(name);  // null also if the name is there twice
+    return inner == nullptr ? nullptr : type_at(inner->type(), rest);
+}
+
+/// The type of a column such as "text", "translation.de" or "choices.0"; null if there is none.
 std::shared_ptr<arrow::DataType> type_of_column(const arrow::Schema& schema, const std::string& column) {
     const std::string top = top_of(column, schema);
-    const auto field = schema.GetFieldByName(top);  // null also if the name is there twice
-    if (field == nullptr || top == column) return field == nullptr ? nullptr : field->type();
-    if (field->type()->id() != arrow::Type::STRUCT) return nullptr;
-    const auto inner =
-        static_cast<const arrow::StructType&>(*field->type()).GetFieldByName(column.substr(top.size() + 1));
-    return inner == nullptr ? nullptr : inner->type();
+    const auto field = schema.GetFieldByName(top);
+    if (field == nullptr) return nullptr;
+    return type_at(field->type(), top == column ? "" : column.substr(top.size() + 1));
+}
+
+Json value_at(const arrow::Array& array, std::int64_t row, const std::string& path, const std::string& where);
+
+template <typename Array>
+Json element_at(const arrow::Array& array, std::int64_t row, const std::string& path, const std::string& where) {
+    const auto& lists = static_cast<const Array&>(array);
+    const auto index = index_in(path);
+    if (!index || index->first >= lists.value_length(row)) return nullptr;
+    return value_at(*lists.values(), lists.value_offset(row) + index->first, index->second, where);
+}
+
+/// The value at a path of fields and indices; null if there is none.
+Json value_at(const arrow::Array& array, std::int64_t row, const std::string& path, const std::string& where) {
+    if (path.empty()) return value_of(array, row, where);
+    if (array.IsNull(row)) return nullptr;
+    if (array.type_id() == arrow::Type::LIST) return element_at<arrow::ListArray>(array, row, path, where);
+    if (array.type_id() == arrow::Type::LARGE_LIST) return element_at<arrow::LargeListArray>(array, row, path, where);
+    if (array.type_id() != arrow::Type::STRUCT) return nullptr;
+    const auto& fields = static_cast<const arrow::StructArray&>(array);
+    const auto [name, rest] = field_in(*fields.struct_type(), path);
+    const auto inner = fields.GetFieldByName(name);
+    return inner == nullptr ? Json() : value_at(*inner, row, rest, where);
 }
 
 /// Adds the value of `column` in a row of `table` to `json`, if the table has the column.
@@ -344,13 +394,8 @@ void add_value(Json& json, const arrow::Table& table, std::int64_t row, const st
             row -= chunk->length();
             continue;
         }
-        if (top == column) {
-            json[column] = value_of(*chunk, row, where);
-        } else if (chunk->type_id() == arrow::Type::STRUCT && !chunk->IsNull(row)) {
-            const auto inner =
-                static_cast<const arrow::StructArray&>(*chunk).GetFieldByName(column.substr(top.size() + 1));
-            if (inner != nullptr) json[column] = value_of(*inner, row, where);
-        }
+        Json value = value_at(*chunk, row, top == column ? "" : column.substr(top.size() + 1), where);
+        if (top == column || !value.is_null()) json[column] = std::move(value);
         return;
     }
 }

@@ -23,7 +23,8 @@ std::vector<std::filesystem::path> table_files(const std::filesystem::path& path
 
 /// Members of the objects that open_table makes.
 struct TableColumns {
-    /// "text", or "translation.de": a field of a struct. A column "id" is the id if it is among these.
+    /// "text", "translation.de" (a field of a struct) or "choices.0" (an element of a list). A column "id" is the id if
+    /// it is among these.
     std::vector<std::string> names;
     /// Columns that must be there: at least one of each group. `fix` is a hint for the message.
     struct Group {

@@ -78,6 +78,18 @@ TEST_F(ArrowTest, EveryTaskFindsItsFields) {
     EXPECT_TRUE(DataSet::open(chat)->fingerprint().ends_with("chat-template qwen2.5"));
 }
 
+TEST_F(ArrowTest, PathsNameFieldsAndElements) {
+    const auto shown_as = [&](const std::string& text) {
+        Settings settings = job("prompts", tables / "hub/data/test-00000-of-00001.parquet");
+        settings.prompt_template = write("t.txt", text);
+        return shown(*DataSet::open(settings), 0);
+    };
+    EXPECT_EQ(shown_as("{messages.0.content} ({translation.de})"), "row-9: Hello 9 (Satz 9.)");
+    for (const char* path :
+         {"messages.7.content", "messages.0.text", "messages.x.content", "messages.-1.content", "translation.0"})
+        EXPECT_THROW(shown_as("{" + std::string(path) + "}"), InputError) << path;
+}
+
 TEST_F(ArrowTest, ADatasetThatWasSaved) {
     const auto data = DataSet::open(job("prompts", tables / "saved", {"prompt=document"}));
     ASSERT_EQ(data->size(), 3);
