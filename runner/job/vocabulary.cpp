@@ -44,8 +44,8 @@ void set_by_name(Mode& mode, const std::string& name) {
 
 /// A key whose value is one of `values`. The field is a string, a type that is assigned from one, or has a set_by_name.
 template <typename Field>
-Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& values, std::string help) {
-    return {.info = {.key = std::move(key), .value_name = joined(values, "|"), .help = std::move(help)},
+Key choice(const std::string& key, Kind kind, Field Settings::*field, const Strings& values, const std::string& help) {
+    return {.info = {.key = key, .value_name = joined(values, "|"), .help = help},
             .kind = kind,
             .set = [=](Settings& s, const std::string& value,
                        const auto&) { set_by_name(s.*field, choose(value, values)); },

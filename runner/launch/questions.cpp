@@ -14,7 +14,8 @@ std::int64_t index_of_max(const std::vector<double>& values) {
 
 }  // namespace
 
-void Questions::add(std::int64_t number, Prompt prompt, std::shared_ptr<const engine::GenerationOptions> options) {
+void Questions::add(std::int64_t number, Prompt prompt,
+                    const std::shared_ptr<const engine::GenerationOptions>& options) {
     Question& question = questions_[number];
     question.right = prompt.right_choice;
     question.group = std::move(prompt.group);

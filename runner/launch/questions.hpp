@@ -27,7 +27,7 @@ class Questions {
     };
 
     /// Takes the choices of `prompt`. `number`: index of all its items.
-    void add(std::int64_t number, Prompt prompt, std::shared_ptr<const engine::GenerationOptions> options);
+    void add(std::int64_t number, Prompt prompt, const std::shared_ptr<const engine::GenerationOptions>& options);
 
     /// The next choice to score; nullopt if none is left.
     std::optional<engine::WorkItem> next();

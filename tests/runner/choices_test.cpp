@@ -61,7 +61,7 @@ TEST_F(ChoicesTest, KnowTheTextOfTheData) {
 TEST_F(ChoicesTest, AnswersAreAPlaceALabelOrAText) {
     const auto right = [&](const std::string& choices, const std::string& answer) -> std::string {
         const Settings job = questions(R"({"prompt": "Q", "choices": )" + choices + R"(, "answer": )" + answer + "}");
-        const std::string text = shown(job);
+        std::string text = shown(job);
         const std::size_t star = text.find('*');
         if (text.starts_with("!")) return text;
         return star == std::string::npos ? "not known" : text.substr(star + 1, text.find('|', star) - star - 1);

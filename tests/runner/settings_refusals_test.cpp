@@ -566,6 +566,7 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
 TEST(Settings, ExamplesAreOtherDataThanThePrompts) {
     const auto message = [](const std::vector<std::pair<std::string, std::string>>& keys) {
         std::vector<Assignment> given;
+        given.reserve(keys.size() + 1);
         for (const auto& [key, value] : keys) given.push_back({key, value, "command line"});
         if (keys.front().first != "task") given.push_back({"task", "prompts", "command line"});
         return message_of([&] { parse_settings(whole_job, given, "/jobs/j.cfg"); });
