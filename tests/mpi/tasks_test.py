@@ -6,8 +6,10 @@ usage: tasks_test.py BINARY CASE
 
 import json
 import shutil
+import signal
 
-from harness import DEMO_MODEL, REPOSITORY, check, digest, main, make_prompts, results, statistics, wait_for
+from harness import (DEMO_MODEL, REPOSITORY, check, digest, journal_keys, main, make_prompts, results, statistics,
+                     wait_for)
 from mpi_test import expect
 
 
@@ -205,7 +207,46 @@ def refused_forms(bench):
     check("expected openai, got 'other'" in done.error_lines()[0], done.errors)
 
 
-CASES = (wmt, xsum, dolly, longwriter, messages, loops, dry, tables, openai_batch, refused_forms)
+def multiple_choice(bench):
+    """Choices get the log-probabilities that scoring each as a continuation gives; ranks, batch and a stop change none."""
+    text = " ".join(path.read_text() for path in sorted((DEMO_MODEL.parent / "books").glob("[0-9]*.txt"))).split()
+    questions, pairs = [], []
+    for number in range(40):
+        begin = 100 + 90 * number
+        prompt = " ".join(text[:100] + text[begin : begin + 30])  # all begin alike
+        choices = [" ".join(text[at : at + 6]) for at in (begin + 30, begin + 90, begin + 120)][number % 2 :]
+        questions.append({"id": f"q{number}", "prompt": prompt, "choices": choices, "answer": 0})
+        pairs += [{"id": f"q{number}", "prompt": prompt, "continuation": " " + choice} for choice in choices]
+    for number, pair in enumerate(pairs):
+        pair["id"] += f"-{number}"
+    for name, lines in (("prompts.jsonl", questions), ("pairs.jsonl", pairs)):
+        (bench.folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    job = bench.job(model=DEMO_MODEL, max_tokens=100)
+    whole, run, scored = bench.folder / "whole", bench.folder / "run", bench.folder / "scored"
+    choose = "--mode=multiple-choice"
+    expect(bench.run(job, 1, choose, "--batch=1", f"--output={whole}"), 0, "on one rank")
+    expect(bench.run(job, 2, choose, "--batch=3", "--limit=13", f"--output={run}"), 0, "some of them")
+    launch = bench.start(job, 2, choose, "--batch=3", f"--output={run}")
+    wait_for(lambda: len(journal_keys(run)) > 13, "more are done")
+    launch.signal(signal.SIGUSR1)
+    check(launch.wait().code in (0, 75), "stopped, if it was not done already")
+    expect(bench.run(job, 2, choose, "--tensor-parallel=2", f"--output={run}"), 0, "resumed on other ranks")
+    check(digest(run) == digest(whole), "the same bytes")
+    expect(bench.run(job, 1, "--mode=perplexity", f"--data={bench.folder / 'pairs.jsonl'}", f"--output={scored}"), 0, "scored")
+    logprobs = [value for line in results(whole) for value in line["choice_logprobs"]]
+    check(logprobs == [-line["nll"] for line in results(scored)], "the bits of scoring each choice by itself")
+    summary = json.loads((whole / "summary.json").read_text())
+    right = sum(line["acc"] for line in results(whole))
+    check(summary["questions"] == 40 and summary["acc"] * 40 == right > 13, f"more than by chance: {summary}")
+    check(summary["cached_tokens"] > 0.8 * summary["prompt_tokens"], f"prompts are computed once: {summary}")
+    references = [json.loads(line) for line in (whole / "references.jsonl").read_text().splitlines()]
+    check(references == [{"id": line["id"], "reference": line["choices"][0]} for line in questions], "the right choices")
+    for line, question in zip(results(whole), questions):
+        best = max(range(len(question["choices"])), key=lambda choice: line["choice_logprobs"][choice])
+        check(line["choice"] == best and line["text"] == question["choices"][best], f"{line}")
+
+
+CASES = (wmt, xsum, dolly, longwriter, messages, loops, dry, tables, openai_batch, multiple_choice, refused_forms)
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in CASES}))
