@@ -15,6 +15,9 @@ struct CheckpointOptions {
     /// Tokens of the replica's whole batch between rounds: output tokens, and prompt tokens while prefilling.
     std::int64_t every_tokens = 2000;
     double every_seconds = 60;
+    /// Of a round's keys and values, and of its records: a round begins before it has more. Its KV file is built in
+    /// memory.
+    std::int64_t max_bytes = std::int64_t{256} << 20;
     bool store_kv = true;
     std::int64_t quota_bytes = 0;    ///< of KV files; when reached, rounds are written without KV. 0: no limit
     std::int64_t earlier_bytes = 0;  ///< of files of earlier launches, which count as well

@@ -183,6 +183,12 @@ std::vector<std::int64_t> shares_of(const kernels::Device& device, std::span<con
 
 KvPool::KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use)
     : use_(use) {
+    if (const kernels::KvLayout* const layout = state_layout(layouts)) {
+        const auto page_bytes = static_cast<std::int64_t>(kv_page_bytes(device, *layout));
+        const std::int64_t bytes = std::min(use.kept_states, memory.device_bytes / 8 / page_bytes) * page_bytes;
+        if (bytes > 0) kept_states_ = std::make_unique<PagePool>(device, *layout, bytes);
+        memory.device_bytes -= bytes;
+    }
     const std::vector<std::int64_t> limits = shares_of(device, layouts, memory.device_bytes, use);
     for (std::size_t g = 0; g < layouts.size(); ++g) {
         const bool may_be_far = g == 0 && layouts[g].window == 0;
@@ -373,11 +379,15 @@ void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
     committed_ += std::ssize(scratch_slots);
 }
 
-void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin) {
+void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin,
+                                const std::byte* state) {
+    if (has_state() != (state != nullptr)) throw std::logic_error("a state belongs to the last of its positions alone");
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const kernels::KvLayout& of_group = layout(g);
-        if (of_group.is_state())
-            throw std::logic_error("a state belongs to one position and cannot be copied to others");
+        if (of_group.is_state()) {
+            pool(g).device().copy_within(state_page(), state, kv_page_bytes(pool(g).device(), of_group));
+            continue;
+        }
         const std::int64_t needed = of_group.window > 0 ? num_tokens - of_group.window - margin : 0;
         for (std::int64_t position = std::max(needed, committed_); position < num_tokens; ++position)
             pool(g).device().kv_move(of_group, slot_in(source.pages(g), position), slot_in(pages(g), position));
@@ -385,17 +395,19 @@ void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_token
     committed_ = num_tokens;
 }
 
-bool KvSequence::keeps_all() const {
+bool KvSequence::keeps_positions() const {
     return std::none_of(groups_.begin(), groups_.end(), [](const GroupPages& group) {
-        return group.max_owned < unlimited || group.pool->layout().is_state();
+        return group.max_owned < unlimited && !group.pool->layout().is_state();
     });
 }
 
 void KvSequence::trim(std::int64_t num_tokens) {
     for (GroupPages& group : groups_) {
         shrink(*group.pool, group.scratch, 0);
-        if (group.max_owned < unlimited) continue;
-        shrink(*group.pool, group.owned, static_cast<std::size_t>(PagePool::pages_for(num_tokens)));
+        const bool is_state = group.pool->layout().is_state();
+        if (group.max_owned < unlimited && !is_state) continue;
+        const std::int64_t kept = is_state ? 0 : PagePool::pages_for(num_tokens);
+        shrink(*group.pool, group.owned, static_cast<std::size_t>(kept));
         group.pages = group.owned;
     }
     update_views();

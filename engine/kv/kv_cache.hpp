@@ -118,6 +118,7 @@ struct WindowUse {
     /// sequence is so much further. 0: never, the pages of all positions are kept.
     std::int64_t ahead = 0;
     std::int64_t scratch_slots = 0;  ///< of a sequence, at most
+    std::int64_t kept_states = 0;    ///< KvPool::kept_states, if an eighth of the memory holds so many
     bool limited = true;             ///< false: another rank plans how many there are
 };
 
@@ -140,11 +141,14 @@ class KvPool {
     [[nodiscard]] PageCounts pages_in_use() const;
     [[nodiscard]] PageCounts max_host_pages() const;
     [[nodiscard]] std::int64_t host_pages_in_use() const { return pools_.front()->host_pages_in_use(); }
+    /// Pages for states that are not those of a sequence in flight (KeptStates); nullptr: there are none.
+    [[nodiscard]] PagePool* kept_states() const { return kept_states_.get(); }
     /// Positions before the end of a text that are surely kept, whatever its length, beside the window.
     [[nodiscard]] std::int64_t ahead() const { return use_.ahead; }
 
   private:
     std::vector<std::unique_ptr<PagePool>> pools_;
+    std::unique_ptr<PagePool> kept_states_;
     WindowUse use_;
 };
 
@@ -202,10 +206,12 @@ class KvSequence {
 
     /// Copies the positions from committed() up to `num_tokens` of another sequence of the pool, and commits them.
     /// Pages for them are reserved. Of a group with a sliding window it copies what a reader of [.., `num_tokens`)
-    /// needs: the windows before that and `margin` positions more, which `source` must not have overwritten.
-    void copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin);
-    /// Gives back the scratch pages, and the pages behind the first `num_tokens` positions in groups without a window.
-    /// No reader may have them. Then it is only copied from: committed() stays, and tells what windows have
+    /// needs: the windows before that and `margin` positions more, which `source` must not have overwritten. `state`: a
+    /// page with the state of linear attention behind `num_tokens` positions, if there is one (has_state).
+    void copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin,
+                        const std::byte* state = nullptr);
+    /// Gives back the scratch pages, the state, and the pages behind the first `num_tokens` positions in groups without
+    /// a window. No reader may have them. Then it is only copied from: committed() stays, and tells what windows have
     /// overwritten.
     void trim(std::int64_t num_tokens);
 
@@ -220,8 +226,10 @@ class KvSequence {
     [[nodiscard]] PagePool& pool(std::size_t group = 0) const { return *groups_[group].pool; }
     /// Whether it has a state of linear attention (state_layout).
     [[nodiscard]] bool has_state() const { return layout(state_group()).is_state(); }
-    /// Whether it keeps keys and values of all its positions: none has a state, or uses pages of a window again.
-    [[nodiscard]] bool keeps_all() const;
+    /// Whether it keeps keys and values of all its positions: none uses pages of a window again.
+    [[nodiscard]] bool keeps_positions() const;
+    /// Whether those are all that it has: no state.
+    [[nodiscard]] bool keeps_all() const { return keeps_positions() && !has_state(); }
     /// Only with a state: the group of the layers that have one, and its page.
     [[nodiscard]] std::size_t state_group() const { return num_groups() - 1; }
     [[nodiscard]] std::byte* state_page() const { return pages(state_group()).front(); }

@@ -71,12 +71,14 @@ CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model
     if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder);
 }
 
-/// A round's KV file is built in memory: a round begins before that gets too large.
-static constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
-
 std::int64_t CheckpointRounds::room_for_positions() const {
     if (!enabled() || !options_.store_kv) return std::numeric_limits<std::int64_t>::max() / 2;
-    return std::max<std::int64_t>(max_bytes / std::max<std::int64_t>(position_bytes_, 1) - tokens_since_, 0);
+    return std::max<std::int64_t>(max_positions() - tokens_since_, 0);
+}
+
+/// Of one round.
+std::int64_t CheckpointRounds::max_positions() const {
+    return options_.max_bytes / std::max<std::int64_t>(position_bytes_, 1);
 }
 
 bool CheckpointRounds::due() const {
@@ -84,7 +86,7 @@ bool CheckpointRounds::due() const {
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
-            record_bytes_since_ >= max_bytes || (options_.store_kv && tokens_since_ * position_bytes_ >= max_bytes));
+            record_bytes_since_ >= options_.max_bytes || (options_.store_kv && tokens_since_ >= max_positions()));
 }
 
 RoundContents CheckpointRounds::next_contents() const {
@@ -92,7 +94,7 @@ RoundContents CheckpointRounds::next_contents() const {
     constexpr std::int64_t states_per_kv = 4;  // bytes
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_states_;
     const bool worth_it = states_per_kv * tokens_since_states_ * position_bytes_ >= num_states_ * state_bytes();
-    return {.kv = kv, .states = worth_it || since.count() >= options_.every_seconds};
+    return {.kv = kv, .states = worth_it || since.count() >= options_.every_seconds, .max_positions = max_positions()};
 }
 
 /// Of one sequence, on this rank.
@@ -121,6 +123,9 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, RoundContents contents)
     delta.kv_end = keeps_kv(sequence, contents.kv) ? sequence.kv->committed() : sequence.saved_kv;
     // After a preemption the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
+    // A long prompt that was copied at once is stored in several rounds.
+    if (sequence.kv->keeps_positions())
+        delta.kv_end = std::min(delta.kv_end - delta.kv_begin, contents.max_positions) + delta.kv_begin;
     // States belong to positions of their round: where all are stored already, the last one is stored again.
     const bool states_are_newer = sequence.saved_states < delta.kv_end && sequence.kv->committed() == delta.kv_end;
     if (contents.states && state_bytes() > 0 && delta.kv_begin == delta.kv_end && states_are_newer) --delta.kv_begin;
@@ -210,6 +215,9 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents
     std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, contents);
+        contents.max_positions = std::max<std::int64_t>(contents.max_positions - (delta.kv_end - delta.kv_begin), 0);
+        if (keeps_kv(*sequence, contents.kv))
+            tokens_since_ += std::max<std::int64_t>(sequence->kv->committed() - delta.kv_end, 0);
         if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;
         ++sequence->statistics.checkpoint_rounds;
         if (group_.is_first()) {
@@ -218,7 +226,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents
         }
         if (delta.kv_end > delta.kv_begin) {
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
-            if (contents.states) add_states(*sequence, state_job);
+            if (contents.states && sequence->kv->committed() == delta.kv_end) add_states(*sequence, state_job);
         }
         if (keeps_kv(*sequence, contents.kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();

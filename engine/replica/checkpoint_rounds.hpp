@@ -85,6 +85,7 @@ class CheckpointRounds {
 
     [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
     [[nodiscard]] ItemDelta delta_of(Sequence& sequence, RoundContents contents) const;
+    [[nodiscard]] std::int64_t max_positions() const;
     [[nodiscard]] std::int64_t state_bytes() const;
     void add_layer_kv(Sequence& sequence, RoundJob& job) const;
     void add_states(Sequence& sequence, RoundJob& job);

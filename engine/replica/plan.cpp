@@ -322,10 +322,10 @@ StepHeader Replica::State::plan() {
     }
     plan_trees(header);
     header.prefill_rows = pace.rows();
-    header.max_copied =
-        std::min(8 * options.prefill_chunk, rounds.room_for_positions());  // bounds the step's time, too
     header.begin_round = rounds.due();
     header.round = rounds.next_contents();
+    const std::int64_t room = header.begin_round ? header.round.max_positions : rounds.room_for_positions();
+    header.max_copied = std::min(8 * options.prefill_chunk, room);  // bounds the step's time, too
     return header;
 }
 

@@ -1,8 +1,10 @@
 // Prefix caching: an item copies the keys and values of the tokens with which its prompt begins from an item in flight,
 // or from the last one that finished, if that one's text begins with the same tokens. The copy has the bits that the
 // item would compute: those of a prompt's row follow from the tokens up to it alone, in any pass and batch. So do those
-// of a draft model, and of a draft layer, which are copied with them (SequenceDrafter::copy_prefix). Every rank
-// has the same items in the same order, so all copy the same.
+// of a draft model, and of a draft layer, which are copied with them (SequenceDrafter::copy_prefix). A state of linear
+// attention belongs to one position: a pass ends where another text branches off, the state there is kept (KeptStates),
+// and copied with the keys and values up to there. Every rank has the same items in the same order, so all copy the
+// same.
 #include <algorithm>
 #include <atomic>
 
@@ -27,11 +29,10 @@ bool reaches_back(const KvSequence& kv, std::int64_t min_committed, std::int64_t
 
 }  // namespace
 
-/// Not where a position's keys and values are not all that its text leaves: states of linear attention belong to the
-/// last position.
 bool Replica::State::caches_prefixes() const {
     const bool one_rope = !options.scoring || options.scoring->window <= longest_short_text;
-    return options.prefix_caching && one_rope && !model.config().has_linear_attention();
+    const bool has_memory = !model.config().has_linear_attention() || kept_states.can_keep();
+    return options.prefix_caching && one_rope && has_memory;
 }
 
 /// The tokens whose keys and values others may have: of a prompt those that are computed as a prompt's. `computed`: how
@@ -60,12 +61,19 @@ PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
                            const SequenceDrafter* drafter_of, std::int64_t min_committed, bool has_long_rope) {
         std::int64_t count = num_common(tokens, wanted);
         if (drafter_of != nullptr) count = drafter_of->prefix_for_others(count);
+        count = std::min(count, kv.committed());
         if (count <= best.num_tokens || has_long_rope != sequence.has_long_rope) return;
-        if (reaches_back(kv, min_committed, count)) best = {&kv, drafter_of, count};
+        const KeptState* state = nullptr;
+        if (sequence.kv->has_state()) {
+            state = kept_states.longest(wanted.first(static_cast<std::size_t>(count)), has_long_rope);
+            count = state != nullptr ? std::ssize(state->tokens) : 0;
+            if (count <= best.num_tokens) return;
+        }
+        if (reaches_back(kv, min_committed, count)) best = {&kv, drafter_of, count, state};
     };
     for (const auto& other : in_flight) {
         if (other.get() == &sequence) continue;
-        offer(prefix_of(*other, other->kv->committed()), *other->kv, other->drafter.get(), other->min_committed,
+        offer(prefix_of(*other, other->num_tokens()), *other->kv, other->drafter.get(), other->min_committed,
               other->has_long_rope);
     }
     if (const Prefix& last = finished_prefix; last.kv)
@@ -74,29 +82,73 @@ PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
 }
 
 /// Whether the pass that is being made computes more of the sequence's prompt, for another text, than `source` has:
-/// then it waits for the next pass.
+/// then it waits for the next pass. For a state it waits until the other text has computed all that both have.
 bool Replica::State::prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const {
     const std::span<const std::int32_t> wanted = may_be_copied(sequence);
     const std::int64_t enough = std::max(source.num_tokens + 1, sequence.kv->committed() + min_copied);
+    const bool has_state = sequence.kv->has_state();
     return std::any_of(text_slices.begin(), text_slices.end(), [&](const TextSlice& slice) {
         const Sequence& other = *slice.sequence;
-        const std::int64_t computed = other.kv->committed() + slice.num_rows;
-        const std::int64_t common = num_common(prefix_of(other, computed), wanted);
-        return other.has_long_rope == sequence.has_long_rope && common - (drafter->layer_kv_kind() ? 1 : 0) >= enough;
+        const std::int64_t computed = has_state ? other.num_tokens() : other.kv->committed() + slice.num_rows;
+        const std::int64_t common = num_common(prefix_of(other, computed), wanted) - unlike_of_drafts();
+        if (has_state && common <= other.kv->committed()) return false;
+        return other.has_long_rope == sequence.has_long_rope && common >= enough;
     });
 }
 
+/// Of the tokens with which two texts begin, how many a draft layer computes otherwise: the last one's pair has a token
+/// that follows.
+std::int64_t Replica::State::unlike_of_drafts() const {
+    return drafter->layer_kv_kind() ? 1 : 0;
+}
+
+/// With states of linear attention: the slice's rows, which begin at committed(), end at the first position where
+/// another text branches off, and the state there is kept.
+void Replica::State::end_where_others_branch(TextSlice& slice) const {
+    const Sequence& sequence = *slice.sequence;
+    if (!caches_prefixes() || !sequence.kv->has_state()) return;
+    const std::int64_t first = sequence.kv->committed();
+    const auto branches = [&](std::span<const std::int32_t> own, std::span<const std::int32_t> tokens,
+                              bool has_long_rope) {
+        const std::int64_t count = num_common(own, tokens) - unlike_of_drafts();
+        if (has_long_rope != sequence.has_long_rope || count < min_copied) return;
+        if (count <= first || count > first + slice.num_rows) return;
+        slice.num_rows = count - first;
+        slice.keeps_state = true;
+    };
+    for (const auto& other : in_flight) {
+        if (other.get() == &sequence) continue;
+        branches(prefix_of(sequence, sequence.num_tokens()), may_be_copied(*other), other->has_long_rope);
+    }
+    // Where this one would have continued from the last one that finished, the next one will.
+    if (finished_prefix.kv) branches(may_be_copied(sequence), finished_prefix.tokens, finished_prefix.has_long_rope);
+}
+
+/// Call when the slice's rows are committed.
+void Replica::State::keep_state(const TextSlice& slice) {
+    const Sequence& sequence = *slice.sequence;
+    if (slice.keeps_state)
+        kept_states.keep(prefix_of(sequence, sequence.kv->committed()), sequence.has_long_rope,
+                         sequence.kv->state_page());
+}
+
 /// Copies what `source` has, at most `max_positions`, which is reduced by their number. False if the next step has to
-/// copy the rest.
+/// copy the rest: with a state, all.
 bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions) {
     if (source.kv == nullptr) return true;
-    const std::int64_t before = sequence.kv->committed(), end = std::min(source.num_tokens, before + max_positions);
+    const std::int64_t before = sequence.kv->committed();
+    std::int64_t end = std::min(source.num_tokens, before + max_positions);
+    if (source.state != nullptr) {
+        if (max_positions == 0) return false;
+        end = source.num_tokens;
+        kept_states.use(*source.state);
+    }
     wait_for_readers(sequence, end);
-    sequence.kv->copy_positions(*source.kv, end, KvGroup::margin);
+    sequence.kv->copy_positions(*source.kv, end, KvGroup::margin, source.state ? source.state->page : nullptr);
     if (source.drafter != nullptr) sequence.drafter->copy_prefix(*source.drafter, sequence.tokens, end);
     if (smallest_window > 0 && end > smallest_window + KvGroup::margin)
         sequence.min_committed = std::max(sequence.min_committed, end - KvGroup::margin);
-    max_positions -= end - before;
+    max_positions = std::max<std::int64_t>(max_positions - (end - before), 0);
     std::int64_t& cached = sequence.statistics.cached_tokens;
     cached = std::min(cached + end - before, sequence.prompt_size());  // also of an item that begins again
     if (sequence.rows_count_again) sequence.statistics.recomputed_rows -= end - before;

@@ -71,7 +71,7 @@ void Replica::State::restore(Sequence& sequence, const Admission& admission) {
     // Hidden states that no checkpoint holds come from rows that the target recomputes. Where that means all rows,
     // since windows and states of linear attention reach back for none, drafts do without unless they decide the text.
     const std::int64_t last = sequence.num_tokens() - 1 - sequence.drafter->missing_states(sequence.tokens);
-    const bool goes_back = last >= sequence.min_committed;
+    const bool goes_back = last >= sequence.min_committed && !sequence.kv->has_state();
     if (sequence.kv->committed() > last && (goes_back || !is_coupled())) {
         sequence.kv->set_committed(goes_back ? last : 0);
         sequence.saved_kv = std::min(sequence.saved_kv, sequence.kv->committed());
@@ -114,9 +114,8 @@ void Replica::State::restore_kv(Sequence& sequence) {
         // A file that was intact when verified can no longer be read: keep the positions before it, recompute the rest.
     }
     if (usable == wanted && !restore_states(sequence, wanted)) usable = 0;
-    if (model.config().has_linear_attention()) min_committed = wanted;
     usable = min_over_ranks(group, usable);
-    if ((windows || model.config().has_linear_attention()) && usable < wanted) usable = 0;
+    if ((windows || sequence.kv->has_state()) && usable < wanted) usable = 0;
     sequence.min_committed = -min_over_ranks(group, -min_committed);
     sequence.kv->set_committed(usable);
     sequence.saved_kv = sequence.saved_states = usable;

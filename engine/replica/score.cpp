@@ -15,15 +15,24 @@ std::int64_t max_logits_rows(std::int64_t vocab_size, bool own_memory) {
     return std::max<std::int64_t>(bytes / (vocab_size * static_cast<std::int64_t>(sizeof(float))), 16);
 }
 
-void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row) {
-    const std::int64_t next = sequence.num_tokens();  // position of the token to be scored next
+/// End of a sequence's window: a document position.
+static std::int64_t end_of_window(const Sequence& sequence, const ScoringWindows& windows) {
+    return std::min(sequence.window_begin + windows.window, sequence.prompt_size() + output_limit(sequence.item));
+}
+
+/// Goes on to the window of the token that is scored next, if that is another one.
+void Replica::State::begin_window(Sequence& sequence) const {
+    const std::int64_t next = sequence.num_tokens();
     const std::int64_t begin = options.scoring->begin_of(next);
-    const std::int64_t end =
-        std::min(begin + options.scoring->window, sequence.prompt_size() + output_limit(sequence.item));
     if (sequence.window_begin != begin) sequence.kv->set_committed(0);
     sequence.window_begin = begin;
-    if (begin < next && !sequence.kv->reserve(end - begin))
+    if (begin < next && !sequence.kv->reserve(end_of_window(sequence, *options.scoring) - begin))
         throw std::logic_error("pages were planned for every window");
+}
+
+void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row) {
+    const std::int64_t next = sequence.num_tokens();  // position of the token to be scored next
+    const std::int64_t begin = sequence.window_begin, end = end_of_window(sequence, *options.scoring);
     const PrefixSource source = best_prefix(sequence);
     if (prefix_is_coming(sequence, source)) return;
     std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;  // nothing of it is stored
@@ -36,6 +45,7 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t first = sequence.kv->committed();
     slice.num_rows = std::min(rows_left, end - 1 - begin - first);
+    end_where_others_branch(slice);
     for (std::int64_t position = first; position < first + slice.num_rows; ++position) {
         ForwardRow& row = rows.emplace_back(text_row(sequence.document(begin + position), position, index));
         row.wants_logits = begin + position + 1 >= next;
@@ -105,6 +115,7 @@ void Replica::State::take_scores(const TextSlice& slice, PassResult& result) {
         append(sequence, token, reason);
     }
     sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
+    keep_state(slice);
     sequence.statistics.steps += 1;
     rounds.count_tokens(slice.num_rows);
     const std::int64_t num_new = sequence.num_tokens() - before;
@@ -127,6 +138,7 @@ void Replica::State::score_step(const StepHeader& header) {
     std::int64_t rows_left = std::min(
         header.prefill_rows, max_logits_rows(model.config().vocab_size, model.device().own_memory().has_value()));
     std::int64_t logits_row = 0;
+    for (const auto& sequence : in_flight) begin_window(*sequence);
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
     }

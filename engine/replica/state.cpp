@@ -33,6 +33,7 @@ Replica::State::State(Model& on_model, Group& of_group, const Tokenizer& with_to
       breakers(tokenizer),
       output_rules(tokenizer, model.config().vocab_size),
       pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
+      kept_states(pool.kept_states(), min_over_ranks(group, pool.kept_states() ? pool.kept_states()->max_pages() : 0)),
       smallest_window(smallest_window_of(model.kv_layouts())),
       rounds(options.checkpoint, model, *drafter, group),
       pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),
@@ -77,6 +78,7 @@ WindowUse Replica::State::window_use() const {
     return {.sequences = options.batch + 1,
             .ahead = window_ahead(options.prefill_chunk),
             .scratch_slots = tree_slots(),
+            .kept_states = options.prefix_caching ? 8 + options.batch / 2 : 0,
             .limited = group.is_first()};
 }
 

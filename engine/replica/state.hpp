@@ -22,6 +22,7 @@
 #include "engine/draft/draft_chooser.hpp"
 #include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"
+#include "engine/kv/kept_states.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/model_plan.hpp"
@@ -63,6 +64,7 @@ struct StepTimes {
 struct TextSlice {
     Sequence* sequence = nullptr;
     std::int64_t num_rows = 0;      // 0: only the drafter has to catch up
+    bool keeps_state = false;       // other texts continue from the state behind its rows
     std::int64_t max_catch_up = 0;  // of Observation
     std::int64_t first_row = 0;
     std::int64_t first_logits = 0, num_logits = 0;  // when scoring: the first one scores the next token
@@ -82,6 +84,7 @@ struct PrefixSource {
     const KvSequence* kv = nullptr;
     const SequenceDrafter* drafter = nullptr;  ///< null: it has nothing to copy
     std::int64_t num_tokens = 0;
+    const KeptState* state = nullptr;  ///< of linear attention, behind these tokens; null: the model has none
 };
 
 struct Replica::State {
@@ -100,6 +103,7 @@ struct Replica::State {
     BreakerMaker breakers;
     OutputRulesCache output_rules;
     KvPool pool;
+    KeptStates kept_states;
     std::int64_t smallest_window;  // of a layer; 0: none has a sliding window
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;
@@ -171,6 +175,9 @@ struct Replica::State {
     [[nodiscard]] std::span<const std::int32_t> may_be_copied(const Sequence& sequence) const;
     [[nodiscard]] PrefixSource best_prefix(const Sequence& sequence) const;
     [[nodiscard]] bool prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const;
+    [[nodiscard]] std::int64_t unlike_of_drafts() const;
+    void end_where_others_branch(TextSlice& slice) const;
+    void keep_state(const TextSlice& slice);
     bool copy_prefix(Sequence& sequence, const PrefixSource& source, std::int64_t& max_positions);
     void keep_prefix(Sequence& finished);
     void trim_prefix();
@@ -191,6 +198,7 @@ struct Replica::State {
     void record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token);
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
+    void begin_window(Sequence& sequence) const;
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
     void take_scores(const TextSlice& slice, PassResult& result);
     [[nodiscard]] std::vector<Tap> scored_rows() const;

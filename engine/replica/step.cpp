@@ -126,10 +126,11 @@ void Replica::State::choose_prompts(std::int64_t max_rows, std::int64_t max_copi
             if (!copy_prefix(*sequence, source, max_copied) || !sequence->prefilling()) continue;
         }
         if (max_rows == 0) continue;
-        const std::int64_t num_rows = std::min(num_lacking(*sequence), max_rows);
-        const std::int64_t taken = num_rows > 0 ? num_rows : max_rows;  // a drafter alone may take them all
-        text_slices.push_back({.sequence = sequence.get(), .num_rows = num_rows, .max_catch_up = taken});
-        max_rows -= taken;
+        TextSlice slice{.sequence = sequence.get(), .num_rows = std::min(num_lacking(*sequence), max_rows)};
+        if (copies) end_where_others_branch(slice);
+        slice.max_catch_up = slice.num_rows > 0 ? slice.num_rows : max_rows;  // a drafter alone may take them all
+        text_slices.push_back(slice);
+        max_rows -= slice.max_catch_up;
     }
     if (!text_slices.empty()) text_slices.front().max_catch_up += max_rows;  // its drafter may lag behind its rows
     // A pass has its rows of prompts side by side.
@@ -393,8 +394,10 @@ void Replica::State::step(const StepHeader& header) {
     PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences), .taps = wanted});
     Logits& logits = result.logits;
     times.computed = std::chrono::steady_clock::now();
-    for (const TextSlice& slice : text_slices)
+    for (const TextSlice& slice : text_slices) {
         slice.sequence->kv->set_committed(slice.sequence->kv->committed() + slice.num_rows);
+        keep_state(slice);
+    }
     progress.prefilled_tokens += num_prefill;
     rounds.count_tokens(num_prefill);
     const std::vector<Verdict> verdicts = verify(logits);

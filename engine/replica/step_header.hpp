@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Admission {
 struct RoundContents {
     bool kv = false;      // new keys and values
     bool states = false;  // with them, the states of linear attention, whole
+    /// Keys and values of further positions are left to the next round.
+    std::int64_t max_positions = std::numeric_limits<std::int64_t>::max();
 };
 
 /// The first rank's decisions for a step.
