@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/kv/kv_cache.hpp"
+#include "kernels/device.hpp"
 
 namespace longhaul::engine {
 
@@ -15,33 +15,32 @@ namespace longhaul::engine {
 struct KeptState {
     std::vector<std::int32_t> tokens{};
     bool has_long_rope = false;  ///< Sequence::has_long_rope
-    std::byte* page = nullptr;
+    kernels::Buffer state{};
     std::int64_t last_use = 0;
 };
 
 class KeptStates {
   public:
-    /// Keeps at most `max_states`, in pages of `pool`, which holds so many; nullptr with `max_states` = 0.
-    KeptStates(PagePool* pool, std::int64_t max_states) : pool_(pool), max_states_(max_states) {}
-    ~KeptStates();
-    KeptStates(const KeptStates&) = delete;
-    KeptStates& operator=(const KeptStates&) = delete;
+    /// Keeps at most `max_states` of `num_bytes` each, which it allocates when it needs them.
+    KeptStates(kernels::Device& device, std::int64_t num_bytes, std::int64_t max_states)
+        : device_(device), num_bytes_(num_bytes), max_states_(max_states) {}
 
     [[nodiscard]] bool can_keep() const { return max_states_ > 0; }
-    /// The longest beginning of `tokens` whose state is kept; nullptr: none. Valid until the next call of `keep`.
-    [[nodiscard]] const KeptState* longest(std::span<const std::int32_t> tokens, bool has_long_rope) const;
+    /// Those of beginnings of `tokens`, the longest first. Valid until the next call of `keep`.
+    [[nodiscard]] std::vector<const KeptState*> behind(std::span<const std::int32_t> tokens, bool has_long_rope) const;
     /// Tells that this state was of use.
     void use(const KeptState& state);
-    /// Keeps a copy of the state in `page`. If there are too many, one goes that no other one continues: the one that
-    /// was not used for longest.
-    void keep(std::span<const std::int32_t> tokens, bool has_long_rope, const std::byte* page);
+    /// Keeps a copy of `state`. If there are too many, one goes that no other one continues: the one that was not used
+    /// for longest.
+    void keep(std::span<const std::int32_t> tokens, bool has_long_rope, const std::byte* state);
 
   private:
-    /// Takes the page of the state that goes.
-    std::byte* evict();
+    [[nodiscard]] bool is_continued(const KeptState& state) const;
+    /// Takes the memory of the state that goes.
+    kernels::Buffer evict();
 
-    PagePool* pool_;
-    std::int64_t max_states_;
+    kernels::Device& device_;
+    std::int64_t num_bytes_, max_states_;
     std::vector<KeptState> states_;
     std::int64_t uses_ = 0;
 };

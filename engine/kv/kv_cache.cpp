@@ -184,10 +184,8 @@ std::vector<std::int64_t> shares_of(const kernels::Device& device, std::span<con
 KvPool::KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use)
     : use_(use) {
     if (const kernels::KvLayout* const layout = state_layout(layouts)) {
-        const auto page_bytes = static_cast<std::int64_t>(kv_page_bytes(device, *layout));
-        const std::int64_t bytes = std::min(use.kept_states, memory.device_bytes / 8 / page_bytes) * page_bytes;
-        if (bytes > 0) kept_states_ = std::make_unique<PagePool>(device, *layout, bytes);
-        memory.device_bytes -= bytes;
+        max_kept_states_ = std::min(use.kept_states, memory.device_bytes / 16 / state_bytes(*layout));
+        memory.device_bytes -= max_kept_states_ * state_bytes(*layout);
     }
     const std::vector<std::int64_t> limits = shares_of(device, layouts, memory.device_bytes, use);
     for (std::size_t g = 0; g < layouts.size(); ++g) {
@@ -233,6 +231,10 @@ PageCounts KvPool::max_host_pages() const {
 
 const kernels::KvLayout* state_layout(std::span<const kernels::KvLayout> layouts) {
     return !layouts.empty() && layouts.back().is_state() ? &layouts.back() : nullptr;
+}
+
+std::int64_t state_bytes(const kernels::KvLayout& layout) {
+    return layout.delta.sequence_floats(layout.num_layers) * static_cast<std::int64_t>(sizeof(float));
 }
 
 std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts) {
@@ -385,7 +387,7 @@ void KvSequence::copy_positions(const KvSequence& source, std::int64_t num_token
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const kernels::KvLayout& of_group = layout(g);
         if (of_group.is_state()) {
-            pool(g).device().copy_within(state_page(), state, kv_page_bytes(pool(g).device(), of_group));
+            pool(g).device().copy_within(state_page(), state, static_cast<std::size_t>(state_bytes(of_group)));
             continue;
         }
         const std::int64_t needed = of_group.window > 0 ? num_tokens - of_group.window - margin : 0;

@@ -118,7 +118,7 @@ struct WindowUse {
     /// sequence is so much further. 0: never, the pages of all positions are kept.
     std::int64_t ahead = 0;
     std::int64_t scratch_slots = 0;  ///< of a sequence, at most
-    std::int64_t kept_states = 0;    ///< KvPool::kept_states, if an eighth of the memory holds so many
+    std::int64_t kept_states = 0;    ///< KvPool::max_kept_states, if a sixteenth of the memory holds so many
     bool limited = true;             ///< false: another rank plans how many there are
 };
 
@@ -141,19 +141,21 @@ class KvPool {
     [[nodiscard]] PageCounts pages_in_use() const;
     [[nodiscard]] PageCounts max_host_pages() const;
     [[nodiscard]] std::int64_t host_pages_in_use() const { return pools_.front()->host_pages_in_use(); }
-    /// Pages for states that are not those of a sequence in flight (KeptStates); nullptr: there are none.
-    [[nodiscard]] PagePool* kept_states() const { return kept_states_.get(); }
+    /// States beside those of sequences for which memory is left (KeptStates).
+    [[nodiscard]] std::int64_t max_kept_states() const { return max_kept_states_; }
     /// Positions before the end of a text that are surely kept, whatever its length, beside the window.
     [[nodiscard]] std::int64_t ahead() const { return use_.ahead; }
 
   private:
     std::vector<std::unique_ptr<PagePool>> pools_;
-    std::unique_ptr<PagePool> kept_states_;
+    std::int64_t max_kept_states_ = 0;
     WindowUse use_;
 };
 
 /// The group of the layers of linear attention, which is the last (ModelConfig::layer_groups); nullptr: there is none.
 const kernels::KvLayout* state_layout(std::span<const kernels::KvLayout> layouts);
+/// Bytes of one state of this layout, which are at the beginning of its page.
+std::int64_t state_bytes(const kernels::KvLayout& layout);
 /// Bytes of the keys and values of one position in all layers.
 std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts);
 /// Bytes of the pages of states of a sequence with `scratch_slots` slots, whatever its length.
@@ -206,8 +208,8 @@ class KvSequence {
 
     /// Copies the positions from committed() up to `num_tokens` of another sequence of the pool, and commits them.
     /// Pages for them are reserved. Of a group with a sliding window it copies what a reader of [.., `num_tokens`)
-    /// needs: the windows before that and `margin` positions more, which `source` must not have overwritten. `state`: a
-    /// page with the state of linear attention behind `num_tokens` positions, if there is one (has_state).
+    /// needs: the windows before that and `margin` positions more, which `source` must not have overwritten. `state`:
+    /// that of linear attention behind `num_tokens` positions, if there is one (has_state).
     void copy_positions(const KvSequence& source, std::int64_t num_tokens, std::int64_t margin,
                         const std::byte* state = nullptr);
     /// Gives back the scratch pages, the state, and the pages behind the first `num_tokens` positions in groups without

@@ -71,9 +71,10 @@ CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model
     if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder);
 }
 
-std::int64_t CheckpointRounds::room_for_positions() const {
+std::int64_t CheckpointRounds::room_for_positions(bool begins) const {
     if (!enabled() || !options_.store_kv) return std::numeric_limits<std::int64_t>::max() / 2;
-    return std::max<std::int64_t>(max_positions() - tokens_since_, 0);
+    const std::int64_t left = begins ? std::max<std::int64_t>(tokens_since_ - max_positions(), 0) : tokens_since_;
+    return std::max<std::int64_t>(max_positions() - left, 0);
 }
 
 /// Of one round.
@@ -100,8 +101,7 @@ RoundContents CheckpointRounds::next_contents() const {
 /// Of one sequence, on this rank.
 std::int64_t CheckpointRounds::state_bytes() const {
     const kernels::KvLayout* const layout = state_layout(model_.kv_layouts());
-    if (layout == nullptr) return 0;
-    return layout->delta.sequence_floats(layout->num_layers) * static_cast<std::int64_t>(sizeof(float));
+    return layout == nullptr ? 0 : engine::state_bytes(*layout);
 }
 
 bool CheckpointRounds::keeps_kv(const Sequence& sequence, bool store_kv) const {
@@ -123,9 +123,9 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, RoundContents contents)
     delta.kv_end = keeps_kv(sequence, contents.kv) ? sequence.kv->committed() : sequence.saved_kv;
     // After a preemption the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
-    // A long prompt that was copied at once is stored in several rounds.
+    // What was copied at once may be more than a round stores. Windows are stored whole: the next step overwrites them.
     if (sequence.kv->keeps_positions())
-        delta.kv_end = std::min(delta.kv_end - delta.kv_begin, contents.max_positions) + delta.kv_begin;
+        delta.kv_end = delta.kv_begin + std::min(delta.kv_end - delta.kv_begin, contents.max_positions);
     // States belong to positions of their round: where all are stored already, the last one is stored again.
     const bool states_are_newer = sequence.saved_states < delta.kv_end && sequence.kv->committed() == delta.kv_end;
     if (contents.states && state_bytes() > 0 && delta.kv_begin == delta.kv_end && states_are_newer) --delta.kv_begin;
@@ -199,9 +199,19 @@ void CheckpointRounds::submit_kv(RoundJob target, RoundJob states, RoundJob laye
     submit(layer, layer_kind_->num_kv_heads, layer_kind_->writes_kv);
 }
 
+std::int64_t CheckpointRounds::num_unsaved(const Sequence& sequence, RoundContents contents) const {
+    const bool is_kept = keeps_kv(sequence, contents.kv) && sequence.kv->keeps_positions();
+    return is_kept ? std::max<std::int64_t>(sequence.kv->committed() - sequence.saved_kv, 0) : 0;
+}
+
 void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents contents) {
+    std::int64_t unsaved = 0;
+    for (const Sequence* sequence : sequences) unsaved += num_unsaved(*sequence, contents);
+    // A state belongs to the last of an item's positions: a round has those of all its items, or none.
+    contents.states = contents.states && unsaved <= contents.max_positions;
     ++round_;
-    tokens_since_ = record_bytes_since_ = 0;
+    tokens_since_ = std::max<std::int64_t>(unsaved - contents.max_positions, 0);
+    record_bytes_since_ = 0;
     last_begin_ = std::chrono::steady_clock::now();
     commit_ = Commit{commit_name(options_.replica, options_.epoch, round_),
                      options_.identity,
@@ -216,8 +226,6 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, contents);
         contents.max_positions = std::max<std::int64_t>(contents.max_positions - (delta.kv_end - delta.kv_begin), 0);
-        if (keeps_kv(*sequence, contents.kv))
-            tokens_since_ += std::max<std::int64_t>(sequence->kv->committed() - delta.kv_end, 0);
         if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;
         ++sequence->statistics.checkpoint_rounds;
         if (group_.is_first()) {
@@ -226,7 +234,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents
         }
         if (delta.kv_end > delta.kv_begin) {
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end, reader_of(sequence->kv, 0)});
-            if (contents.states && sequence->kv->committed() == delta.kv_end) add_states(*sequence, state_job);
+            if (contents.states) add_states(*sequence, state_job);
         }
         if (keeps_kv(*sequence, contents.kv)) add_layer_kv(*sequence, layer_job);
         sequence->saved_tokens = sequence->num_output();

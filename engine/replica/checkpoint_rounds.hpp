@@ -50,8 +50,8 @@ class CheckpointRounds {
     /// only where they are worth their size. What follows the last states is computed again after a crash.
     [[nodiscard]] bool due() const;
     /// Positions that may be added at once before the next round's file gets too large: 0 while a round is written, if
-    /// it already is.
-    [[nodiscard]] std::int64_t room_for_positions() const;
+    /// it already is. `begins`: after a round that begins in this step, which may leave some positions to the next one.
+    [[nodiscard]] std::int64_t room_for_positions(bool begins) const;
     [[nodiscard]] RoundContents next_contents() const;
 
     /// Begins a round with all `sequences` that have something new. Called on all ranks at the same step; no round may
@@ -86,6 +86,8 @@ class CheckpointRounds {
     [[nodiscard]] bool keeps_kv(const Sequence& sequence, bool store_kv) const;
     [[nodiscard]] ItemDelta delta_of(Sequence& sequence, RoundContents contents) const;
     [[nodiscard]] std::int64_t max_positions() const;
+    /// Positions of which a round may leave some to the next one.
+    [[nodiscard]] std::int64_t num_unsaved(const Sequence& sequence, RoundContents contents) const;
     [[nodiscard]] std::int64_t state_bytes() const;
     void add_layer_kv(Sequence& sequence, RoundJob& job) const;
     void add_states(Sequence& sequence, RoundJob& job);

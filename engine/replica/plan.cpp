@@ -324,8 +324,8 @@ StepHeader Replica::State::plan() {
     header.prefill_rows = pace.rows();
     header.begin_round = rounds.due();
     header.round = rounds.next_contents();
-    const std::int64_t room = header.begin_round ? header.round.max_positions : rounds.room_for_positions();
-    header.max_copied = std::min(8 * options.prefill_chunk, room);  // bounds the step's time, too
+    // Bounds the step's time, too.
+    header.max_copied = std::min(8 * options.prefill_chunk, rounds.room_for_positions(header.begin_round));
     return header;
 }
 

@@ -57,6 +57,7 @@ PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
     const std::span<const std::int32_t> wanted = may_be_copied(sequence);
     PrefixSource best{.num_tokens = std::max(sequence.kv->committed(), min_copied - 1)};
     if (std::ssize(wanted) <= best.num_tokens) return {};
+    const std::vector<const KeptState*> states = kept_states.behind(wanted, sequence.has_long_rope);
     const auto offer = [&](std::span<const std::int32_t> tokens, const KvSequence& kv,
                            const SequenceDrafter* drafter_of, std::int64_t min_committed, bool has_long_rope) {
         std::int64_t count = num_common(tokens, wanted);
@@ -65,9 +66,11 @@ PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
         if (count <= best.num_tokens || has_long_rope != sequence.has_long_rope) return;
         const KeptState* state = nullptr;
         if (sequence.kv->has_state()) {
-            state = kept_states.longest(wanted.first(static_cast<std::size_t>(count)), has_long_rope);
-            count = state != nullptr ? std::ssize(state->tokens) : 0;
-            if (count <= best.num_tokens) return;
+            const auto at = std::find_if(states.begin(), states.end(),
+                                         [&](const KeptState* kept) { return std::ssize(kept->tokens) <= count; });
+            if (at == states.end() || std::ssize((*at)->tokens) <= best.num_tokens) return;
+            state = *at;
+            count = std::ssize(state->tokens);
         }
         if (reaches_back(kv, min_committed, count)) best = {&kv, drafter_of, count, state};
     };
@@ -82,16 +85,18 @@ PrefixSource Replica::State::best_prefix(const Sequence& sequence) const {
 }
 
 /// Whether the pass that is being made computes more of the sequence's prompt, for another text, than `source` has:
-/// then it waits for the next pass. For a state it waits until the other text has computed all that both have.
+/// then it waits for the next pass. For a state it waits for all passes up to where the two branch, if the other text
+/// is not behind.
 bool Replica::State::prefix_is_coming(const Sequence& sequence, const PrefixSource& source) const {
     const std::span<const std::int32_t> wanted = may_be_copied(sequence);
-    const std::int64_t enough = std::max(source.num_tokens + 1, sequence.kv->committed() + min_copied);
+    const std::int64_t committed = sequence.kv->committed(), has = std::max(source.num_tokens, committed);
     const bool has_state = sequence.kv->has_state();
+    const std::int64_t enough = has_state ? has + min_copied : std::max(source.num_tokens + 1, committed + min_copied);
     return std::any_of(text_slices.begin(), text_slices.end(), [&](const TextSlice& slice) {
         const Sequence& other = *slice.sequence;
         const std::int64_t computed = has_state ? other.num_tokens() : other.kv->committed() + slice.num_rows;
         const std::int64_t common = num_common(prefix_of(other, computed), wanted) - unlike_of_drafts();
-        if (has_state && common <= other.kv->committed()) return false;
+        if (has_state && (other.kv->committed() >= common || other.kv->committed() < has)) return false;
         return other.has_long_rope == sequence.has_long_rope && common >= enough;
     });
 }
@@ -103,7 +108,7 @@ std::int64_t Replica::State::unlike_of_drafts() const {
 }
 
 /// With states of linear attention: the slice's rows, which begin at committed(), end at the first position where
-/// another text branches off, and the state there is kept.
+/// another text branches off, and the state there is kept. Not a few tokens behind a state that is.
 void Replica::State::end_where_others_branch(TextSlice& slice) const {
     const Sequence& sequence = *slice.sequence;
     if (!caches_prefixes() || !sequence.kv->has_state()) return;
@@ -111,8 +116,9 @@ void Replica::State::end_where_others_branch(TextSlice& slice) const {
     const auto branches = [&](std::span<const std::int32_t> own, std::span<const std::int32_t> tokens,
                               bool has_long_rope) {
         const std::int64_t count = num_common(own, tokens) - unlike_of_drafts();
-        if (has_long_rope != sequence.has_long_rope || count < min_copied) return;
-        if (count <= first || count > first + slice.num_rows) return;
+        if (has_long_rope != sequence.has_long_rope || count <= first || count > first + slice.num_rows) return;
+        const auto kept = kept_states.behind(own.first(static_cast<std::size_t>(count)), has_long_rope);
+        if (count < min_copied + (kept.empty() ? 0 : std::ssize(kept.front()->tokens))) return;
         slice.num_rows = count - first;
         slice.keeps_state = true;
     };
@@ -144,7 +150,8 @@ bool Replica::State::copy_prefix(Sequence& sequence, const PrefixSource& source,
         kept_states.use(*source.state);
     }
     wait_for_readers(sequence, end);
-    sequence.kv->copy_positions(*source.kv, end, KvGroup::margin, source.state ? source.state->page : nullptr);
+    sequence.kv->copy_positions(*source.kv, end, KvGroup::margin,
+                                source.state != nullptr ? source.state->state.data() : nullptr);
     if (source.drafter != nullptr) sequence.drafter->copy_prefix(*source.drafter, sequence.tokens, end);
     if (smallest_window > 0 && end > smallest_window + KvGroup::margin)
         sequence.min_committed = std::max(sequence.min_committed, end - KvGroup::margin);

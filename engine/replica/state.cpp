@@ -33,7 +33,7 @@ Replica::State::State(Model& on_model, Group& of_group, const Tokenizer& with_to
       breakers(tokenizer),
       output_rules(tokenizer, model.config().vocab_size),
       pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
-      kept_states(pool.kept_states(), min_over_ranks(group, pool.kept_states() ? pool.kept_states()->max_pages() : 0)),
+      kept_states(make_kept_states()),
       smallest_window(smallest_window_of(model.kv_layouts())),
       rounds(options.checkpoint, model, *drafter, group),
       pace(2.0 * static_cast<double>(num_active_parameters(model.config())) / group.size(), options.prefill_chunk),
@@ -80,6 +80,13 @@ WindowUse Replica::State::window_use() const {
             .scratch_slots = tree_slots(),
             .kept_states = options.prefix_caching ? 8 + options.batch / 2 : 0,
             .limited = group.is_first()};
+}
+
+/// Collective.
+KeptStates Replica::State::make_kept_states() const {
+    const kernels::KvLayout* const layout = state_layout(model.kv_layouts());
+    return {model.device(), layout != nullptr ? state_bytes(*layout) : 0,
+            min_over_ranks(group, pool.max_kept_states())};
 }
 
 /// Measures the cost of passes and makes the DraftChooser, if `draft-tree = auto` needs one. Collective.

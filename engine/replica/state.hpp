@@ -129,6 +129,7 @@ struct Replica::State {
     static ReplicaOptions prepared(ReplicaOptions options, Group& group);
     KvMemory memory_limit();
     [[nodiscard]] WindowUse window_use() const;
+    [[nodiscard]] KeptStates make_kept_states() const;
     [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
     std::optional<DraftChooser> make_chooser();
     [[nodiscard]] TreeChooser tree_chooser(const DraftOptions& draft, const CostModel& target,

@@ -113,8 +113,8 @@ static std::int64_t num_lacking(const Sequence& sequence) {
 }
 
 /// Chooses the prompts whose rows are computed in this step, at most `max_rows`, the oldest first. What a prompt has in
-/// common with another text is copied, at most `max_copied` positions, and a prompt that has more in common with one of
-/// this step waits for the next.
+/// common with another text is copied, at most `max_copied` positions (with a state also the rest of one text), and a
+/// prompt that has more in common with one of this step waits for the next.
 void Replica::State::choose_prompts(std::int64_t max_rows, std::int64_t max_copied) {
     const bool copies = max_copied > 0;
     text_slices.clear();
@@ -127,7 +127,7 @@ void Replica::State::choose_prompts(std::int64_t max_rows, std::int64_t max_copi
         }
         if (max_rows == 0) continue;
         TextSlice slice{.sequence = sequence.get(), .num_rows = std::min(num_lacking(*sequence), max_rows)};
-        if (copies) end_where_others_branch(slice);
+        end_where_others_branch(slice);
         slice.max_catch_up = slice.num_rows > 0 ? slice.num_rows : max_rows;  // a drafter alone may take them all
         text_slices.push_back(slice);
         max_rows -= slice.max_catch_up;

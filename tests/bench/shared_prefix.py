@@ -51,7 +51,7 @@ def main():
                 job = bench.job(f"{kind}.cfg", model=arguments.model, task="prompts", data=data, temperature=0, draft="ar",
                                 max_tokens=arguments.tokens, ignore_eos="true", batch=arguments.batch)
                 run = bench.folder / f"{kind}-{number}"
-                result = bench.run(job, 1, f"--output={run}", *(f"--{option}" for option in arguments.option))
+                result = bench.run(job, 1, f"--output={run}", *(f"--{option}" for option in arguments.option), limit=3600)
                 check(result.code == 0, f"{kind}: exit code {result.code}\n{result.errors}")
                 summary = json.loads((run / "summary.json").read_text())
                 seconds[kind].append(summary["working_seconds"])

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <vector>
 
 #include "tests/engine/replica_harness.hpp"
@@ -17,24 +16,15 @@ using Tokens = std::vector<std::int32_t>;
 class KeptStatesTest : public ::testing::Test {
   protected:
     std::unique_ptr<kernels::Device> device_ = kernels::make_cpu_device(testing::Job{}.variant, 1);
-    std::unique_ptr<Group> group_ = make_local_group();
-    std::unique_ptr<Model> model_ =
-        Model::load(LONGHAUL_TEST_DATA "/parity/nemotron-h", Precision::bf16, *device_, *group_);
-    KvPool pool_{*device_, model_->kv_layouts(), KvMemory{std::int64_t{1} << 30}, {.sequences = 1, .kept_states = 3}};
-    KeptStates kept_{pool_.kept_states(), pool_.kept_states()->max_pages()};
+    KeptStates kept_{*device_, sizeof(float), 3};
 
     void keep(const Tokens& tokens, float number) {
-        KvSequence sequence(pool_);
-        ASSERT_TRUE(sequence.reserve(1));
-        device_->upload(sequence.state_page(), &number, sizeof(number));
-        kept_.keep(tokens, false, sequence.state_page());
+        kept_.keep(tokens, false, reinterpret_cast<const std::byte*>(&number));
     }
     /// The number of the state that serves a text that begins with these tokens; 0: none does.
     [[nodiscard]] float serves(const Tokens& tokens, bool has_long_rope = false) const {
-        const KeptState* const state = kept_.longest(tokens, has_long_rope);
-        float number = 0;
-        if (state != nullptr) device_->download(&number, state->page, sizeof(number));
-        return number;
+        const std::vector<const KeptState*> states = kept_.behind(tokens, has_long_rope);
+        return states.empty() ? 0 : *states.front()->state.as<float>();
     }
 };
 
@@ -44,6 +34,7 @@ TEST_F(KeptStatesTest, TheLongestBeginningServes) {
     keep({1, 2, 5}, 3);
     EXPECT_EQ(serves({1, 2, 3, 4, 5}), 2);
     EXPECT_EQ(serves({1, 2, 3, 4}), 2);
+    EXPECT_EQ(kept_.behind(Tokens{1, 2, 3, 4, 5}, false).size(), 2);
     EXPECT_EQ(serves({1, 2, 3, 5}), 1);
     EXPECT_EQ(serves({1, 3}), 0);
     EXPECT_EQ(serves({1}), 0);
@@ -71,7 +62,7 @@ TEST_F(KeptStatesTest, UseCounts) {
     keep({1}, 1);
     keep({2}, 2);
     keep({3}, 3);
-    kept_.use(*kept_.longest(Tokens{1}, false));
+    kept_.use(*kept_.behind(Tokens{1}, false).front());
     keep({2}, 4);  // there already
     keep({5}, 5);
     EXPECT_EQ(serves({1}), 1);
@@ -80,19 +71,22 @@ TEST_F(KeptStatesTest, UseCounts) {
     EXPECT_EQ(serves({5}), 5);
 }
 
-// They take an eighth of the memory at most, and none from keys and values if that is too little.
+// They take a sixteenth of the memory at most, and that from keys and values.
 TEST_F(KeptStatesTest, TakeLittleMemory) {
-    const auto bytes = static_cast<std::int64_t>(kv_page_bytes(*device_, *state_layout(model_->kv_layouts())));
-    const auto pool_of = [&](std::int64_t memory) {
-        return KvPool(*device_, model_->kv_layouts(), KvMemory{memory}, {.sequences = 1, .kept_states = 3});
+    const auto group = make_local_group();
+    const auto model = Model::load(LONGHAUL_TEST_DATA "/parity/nemotron-h", Precision::bf16, *device_, *group);
+    const std::int64_t bytes = state_bytes(*state_layout(model->kv_layouts()));
+    const auto max_states = [&](std::int64_t memory) {
+        const WindowUse use{.sequences = 1, .kept_states = 3};
+        return KvPool(*device_, model->kv_layouts(), KvMemory{memory}, use).max_kept_states();
     };
-    EXPECT_EQ(pool_of(8 * bytes - 1).kept_states(), nullptr);
-    EXPECT_EQ(pool_of(8 * bytes).kept_states()->max_pages(), 1);
-    EXPECT_EQ(pool_of(17 * bytes).kept_states()->max_pages(), 2);
-    EXPECT_EQ(pool_of(100 * bytes).kept_states()->max_pages(), 3);
-    EXPECT_EQ(pool_.max_pages()[0],
-              KvPool(*device_, model_->kv_layouts(), KvMemory{(std::int64_t{1} << 30) - 3 * bytes}, {.sequences = 1})
-                  .max_pages()[0]);
+    EXPECT_EQ(max_states(16 * bytes - 1), 0);
+    EXPECT_EQ(max_states(16 * bytes), 1);
+    EXPECT_EQ(max_states(33 * bytes), 2);
+    EXPECT_EQ(max_states(1000 * bytes), 3);
+    const KvPool with(*device_, model->kv_layouts(), KvMemory{1000 * bytes}, {.sequences = 1, .kept_states = 3});
+    const KvPool as_large(*device_, model->kv_layouts(), KvMemory{997 * bytes}, {.sequences = 1});
+    EXPECT_EQ(with.max_pages()[0], as_large.max_pages()[0]);
 }
 
 }  // namespace

@@ -33,14 +33,15 @@ Tokens joined(Tokens first, const Tokens& second) {
     return first;
 }
 
-/// Six items: examples of 70 tokens and a question of another length each; items 4 and 5 have the prompt of item 1.
-Job few_shot_job() {
+/// Six items: examples of 70 tokens and a question of another length each, `shortest` or more; items 4 and 5 have the
+/// prompt of item 1.
+Job few_shot_job(std::int64_t shortest = 5) {
     Job job{base_options()};
     job.items = 6;
     job.options.batch = 6;
     job.options.draft.method = "ar";
     for (std::int64_t item = 0; item < 4; ++item)
-        job.prompts[item] = joined(tokens_like(0, 70), tokens_like(item + 1, 5 + 9 * item));
+        job.prompts[item] = joined(tokens_like(0, 70), tokens_like(item + 1, shortest + 9 * item));
     job.prompts[4] = job.prompts[5] = job.prompts[1];
     return job;
 }
@@ -230,32 +231,35 @@ TEST(PrefixCaching, CopiesOfWindowsAreCopied) {
     expect_cached(job, 310 + 300, "less in common with a copy");
 }
 
+// Of questions so long that it is worth it to keep a state behind them, too: at least 16 tokens.
+constexpr std::int64_t cached_behind_states = 3 * 70 + 2 * (70 + 29 - 1);
+
 // A state belongs to one position. All in flight are known from the start: the first one stops where they branch.
 TEST(PrefixCaching, StatesOfLinearAttention) {
     for (const char* model : {"qwen3-next-bf16-modern", "nemotron-h"}) {
         for (const int ranks : {1, 2}) {
-            Job job = few_shot_job();
+            Job job = few_shot_job(20);
             job.model = parity_models / model;
             job.ranks = ranks;
             const std::string what = std::string(model) + ", " + std::to_string(ranks) + " ranks";
-            expect_cached(job, cached_of_few_shot, what);
+            expect_cached(job, cached_behind_states, what);
             job.options.prefill_chunk = 32;
-            expect_cached(job, cached_of_few_shot, what + ", in pieces");
+            expect_cached(job, cached_behind_states, what + ", in pieces");
             job.options.draft.method = "ngram";
-            expect_cached(job, cached_of_few_shot, what + ", n-grams");
+            expect_cached(job, cached_behind_states, what + ", n-grams");
         }
     }
 }
 
 // The second prompt shows where they branch, too late for its own: it is computed, and its state there is kept.
 TEST(PrefixCaching, StatesOfItemsThatFinishedServeTheNext) {
-    Job job = few_shot_job();
+    Job job = few_shot_job(20);
     job.model = parity_models / "qwen3-next-bf16-modern";
     job.options.batch = 1;
     job.items = 7;
     job.prompts[6] = job.prompts[5];
     // Item 1 meets the examples again, and item 5 the prompt of item 4.
-    expect_cached(job, 4 * 70 + (70 + 14 - 1), "batch 1");
+    expect_cached(job, 4 * 70 + (70 + 29 - 1), "batch 1");
 }
 
 // Every beginning of 70 tokens goes on with two others, and these with two more each: passes stop where they branch.
@@ -277,7 +281,7 @@ TEST(PrefixCaching, DraftsOfModelsWithLinearAttention) {
     const std::filesystem::path model = parity_models / "qwen3-next-bf16-modern";
     const HeadsFolder heads(ModelConfig::load(model).hidden_size, 3);
     for (const auto& [method, lost] : std::map<std::string, std::int64_t>{{"rsd-s", 0}, {"medusa", 2}}) {
-        Job job = few_shot_job();
+        Job job = few_shot_job(20);
         job.model = model;
         job.options.draft.method = method;
         job.options.draft.tree = method == "medusa" ? "2,2,1" : "3x4";
@@ -285,15 +289,52 @@ TEST(PrefixCaching, DraftsOfModelsWithLinearAttention) {
         if (method == "medusa") job.heads = heads.path();
         for (const char* draft : {"llama-yarn-bf16", "qwen3-next-bf16-modern"}) {
             if (method != "medusa") job.draft_models = {parity_models / draft};
-            expect_cached(job, cached_of_few_shot - lost, method + " " + draft);
+            expect_cached(job, cached_behind_states - lost, method + " " + draft);
         }
     }
     for (const char* name : {"qwen3-next", "qwen3.5-moe"}) {
-        Job job = few_shot_job();
+        Job job = few_shot_job(20);
         job.model = job.layer = std::string(LONGHAUL_TEST_DATA "/mtp/") + name;
         job.options.draft.method = "mtp";
         job.options.draft.tree = "2x3";
-        expect_cached(job, cached_of_few_shot - 5, name);
+        expect_cached(job, cached_behind_states - 5, name);
+    }
+}
+
+// Where prompts go on differently a few tokens behind a state, it serves them all: no more passes end there.
+TEST(PrefixCaching, StatesStandApart) {
+    Job job{base_options()};
+    job.model = parity_models / "granite4-h";
+    job.options.draft.method = "ar";
+    job.generation.max_tokens = 2;
+    job.items = job.options.batch = 10;
+    for (std::int64_t item = 0; item < job.items; ++item)
+        job.prompts[item] = joined(joined(tokens_like(0, 70), tokens_like(1, item)), tokens_like(item + 2, 40));
+    expect_cached(job, 9 * 70, "0 to 9 tokens more in common");
+}
+
+// States that others wait for may go before they are copied: then the others compute, each at its turn.
+TEST(PrefixCaching, RoomForFewStates) {
+    const auto device = kernels::make_cpu_device(Job{}.variant, 1);
+    const auto group = make_local_group();
+    for (const char* model : {"granite4-h", "qwen3-next-bf16-modern"}) {
+        Job job = few_shot_job(20);
+        job.model = parity_models / model;
+        job.options.prefix_caching = false;
+        const auto expected = tokens_of(launch(job).items);
+        job.options.prefix_caching = true;
+        const auto loaded = Model::load(job.model, Precision::bf16, *device, *group);
+        const std::int64_t bytes = state_bytes(*state_layout(loaded->kv_layouts()));
+        for (const std::int64_t states : {0, 1, 2}) {
+            for (const int ranks : {1, 2}) {
+                job.ranks = ranks;
+                job.options.kv_memory_bytes = (16 * states + 15) * bytes / ranks;
+                const JobResult result = launch(job);
+                const std::string what = std::string(model) + ", " + std::to_string(states) + " states";
+                EXPECT_EQ(tokens_of(result.items), expected) << what << ", " << ranks << " ranks";
+                EXPECT_EQ(num_cached(result) > 0, states > 0) << what << ", " << ranks << " ranks";
+            }
+        }
     }
 }
 
@@ -343,6 +384,7 @@ void expect_resumed(Job job, const std::string& what, std::int64_t min_cached = 
     const JobResult result = launch_in_parts({job, other}, folder, 41);
     EXPECT_EQ(tokens_of(result.items), expected) << what;
     EXPECT_GT(result.sum.resumes, 4) << what;
+    EXPECT_EQ(result.damage, std::vector<std::string>()) << what;
     EXPECT_GE(num_cached(result), min_cached) << what;
     std::filesystem::remove_all(folder);
 }
@@ -444,6 +486,9 @@ TEST(PrefixCaching, EndingsOfOneQuestionAreScoredBehindStates) {
         job.model = parity_models / "nemotron-h";
         job.options.batch = batch;
         EXPECT_EQ(cached_of_endings(job), cached) << "batch " << batch;
+        // Two windows for each text, of which the first begins with the examples.
+        job.options.scoring = ScoringWindows{.window = 80, .stride = 40};
+        cached_of_endings(job);
     }
 }
 

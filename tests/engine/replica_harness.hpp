@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/checkpoint/folder_check.hpp"
 #include "engine/checkpoint/store.hpp"
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
@@ -247,6 +249,10 @@ inline JobResult launch_in_parts(const std::vector<Job>& jobs, const std::filesy
         all.sum.recomputed_rows += result.sum.recomputed_rows;
         all.sum.resumes += result.sum.resumes;
         all.items.insert(result.items.begin(), result.items.end());
+        all.damage.insert(all.damage.end(), result.damage.begin(), result.damage.end());
+        std::set<std::string> done;
+        for (const auto& [index, item] : all.items) done.insert("key-" + std::to_string(index));
+        for (const std::string& line : check_checkpoints(folder, epoch, done).damage) all.damage.push_back(line);
     }
     return all;
 }

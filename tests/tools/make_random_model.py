@@ -2,7 +2,7 @@
 """Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading.
 
 Shapes as in `longhaul bench`: 1.1b (default) is 2.2 GB in half a minute, qwen3-30b-a3b 61 GB, with 6 layers 9 GB;
-gpt-oss-20b, whose experts are in MXFP4, is 14 GB. The
+gpt-oss-20b, whose experts are in MXFP4, is 14 GB, qwen3.5-0.8b, with linear attention in three of four layers, 1.1 GB. The
 tokenizer is the demo model's. The weights repeat a pseudorandom block from varying offsets: their values do not matter,
 but none is NaN.
 """
@@ -20,6 +20,7 @@ SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head di
     "1.1b": (32000, 2048, 5632, 22, 32, 4, 64, False),
     "3b": (128256, 3072, 8192, 28, 24, 8, 128, True),
     "8b": (128256, 4096, 14336, 32, 32, 8, 128, False),
+    "qwen3.5-0.8b": (49152, 1024, 3584, 24, 8, 2, 256, True),
     "qwen3-30b-a3b": (151936, 2048, 768, 48, 32, 4, 128, False),
     "gpt-oss-20b": (201088, 2880, 2880, 24, 64, 8, 64, False),
 }
@@ -34,10 +35,17 @@ def tensors(shape, layers):
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
         yield prefix + "input_layernorm.weight", (hidden,)
-        yield prefix + "self_attn.q_proj.weight", (heads * dim, hidden)
-        yield prefix + "self_attn.k_proj.weight", (kv_heads * dim, hidden)
-        yield prefix + "self_attn.v_proj.weight", (kv_heads * dim, hidden)
-        yield prefix + "self_attn.o_proj.weight", (hidden, heads * dim)
+        if shape == "qwen3.5-0.8b" and layer % 4 != 3:
+            yield from tensors_of_linear_attention(prefix + "linear_attn.", hidden)
+        else:
+            gates = 2 if shape == "qwen3.5-0.8b" else 1  # beside each query
+            yield prefix + "self_attn.q_proj.weight", (gates * heads * dim, hidden)
+            yield prefix + "self_attn.k_proj.weight", (kv_heads * dim, hidden)
+            yield prefix + "self_attn.v_proj.weight", (kv_heads * dim, hidden)
+            yield prefix + "self_attn.o_proj.weight", (hidden, heads * dim)
+            if gates == 2:
+                yield prefix + "self_attn.q_norm.weight", (dim,)
+                yield prefix + "self_attn.k_norm.weight", (dim,)
         yield prefix + "post_attention_layernorm.weight", (hidden,)
         if shape == "gpt-oss-20b":
             yield from tensors_of_gpt_oss_layer(prefix)
@@ -53,6 +61,23 @@ def tensors(shape, layers):
     yield "model.norm.weight", (hidden,)
     if not tied:
         yield "lm_head.weight", (vocab, hidden)
+
+
+LINEAR = {"linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128,
+          "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}
+
+
+def tensors_of_linear_attention(prefix, hidden):
+    heads, dim = LINEAR["linear_num_value_heads"], LINEAR["linear_value_head_dim"]
+    yield prefix + "in_proj_qkv.weight", (3 * heads * dim, hidden)
+    yield prefix + "in_proj_z.weight", (heads * dim, hidden)
+    yield prefix + "conv1d.weight", (3 * heads * dim, 1, LINEAR["linear_conv_kernel_dim"])
+    for name in ("in_proj_a.weight", "in_proj_b.weight"):
+        yield prefix + name, (heads, hidden)
+    for name in ("A_log", "dt_bias"):
+        yield prefix + name, (heads,)
+    yield prefix + "norm.weight", (dim,)
+    yield prefix + "out_proj.weight", (hidden, heads * dim)
 
 
 def tensors_of_gpt_oss_layer(prefix):
@@ -87,6 +112,9 @@ def config(shape, layers):
         family = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": num_experts,
                   "num_experts_per_tok": per_token, "sliding_window": 128, "rope_scaling": rope, "attention_bias": True,
                   "quantization_config": {"quant_method": "mxfp4"}}
+    elif shape == "qwen3.5-0.8b":
+        family = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "partial_rotary_factor": 0.25,
+                  "full_attention_interval": 4} | LINEAR
     elif shape in EXPERTS:
         num_experts, per_token = EXPERTS[shape]
         family = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "moe_intermediate_size": intermediate,
