@@ -90,6 +90,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("exact_match", "exact match", 2, "exact", "100 x share of answers that equal their references"),
         Measure("acc", "acc", 2, "choices", "100 x share of questions whose most probable choice is right"),
         Measure("acc_norm", "acc_norm", 2, "choices", "the same of the choice that is most probable per character"),
+        Measure("mc2", "mc2", 2, "choices", "100 x share of the right choices in the probability of all choices"),
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
         Measure("words", "words", 1, "length", "words as LongWriter counts them, mean over items asked for a length"),
@@ -356,7 +357,7 @@ def _loops(item: Item) -> dict[str, Ratio]:
 
 
 def _accuracy(item: Item) -> dict[str, Ratio]:
-    shares = {"acc": item.acc, "acc_norm": item.acc_norm}
+    shares = {"acc": item.acc, "acc_norm": item.acc_norm, "mc2": item.mc2}
     return {name: (100.0 * share, 1.0) for name, share in shares.items() if share is not None}
 
 

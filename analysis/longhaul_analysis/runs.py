@@ -54,7 +54,7 @@ STATISTICS: Mapping[str, type] = {
     "accepted_draft_model": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
     "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int,
     "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
-    "acc": int, "acc_norm": int,
+    "acc": int, "acc_norm": int, "mc2": float,
 }  # fmt: skip
 
 
@@ -77,6 +77,7 @@ class Item:
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
     acc: int | None = None  # 1 if the most probable choice of a question is right, else 0; None: not known
     acc_norm: int | None = None  # the same of the most probable one per character
+    mc2: float | None = None  # share of the right choices in the probability of all, if several may be right
     reference: str | None = None
     loop_length: int = LOOP_LENGTH  # tokens that repeat what stands before them make a loop; `stop-loops` of the job
     ends_loops: bool = False  # whether the job ends an item that loops
@@ -408,6 +409,7 @@ def _item(value: dict[str, Any], where: str) -> Item:
         loss_by_position=get("loss_by_position", list, "a list"),
         acc=get("acc", int, "an integer"),
         acc_norm=get("acc_norm", int, "an integer"),
+        mc2=get("mc2", float, "a number"),
     )
     _check_lists(item, where)
     if item.logprobs:

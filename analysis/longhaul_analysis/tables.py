@@ -18,7 +18,7 @@ from .scores import RunScores, relative_value, score_runs, standard_error
 from .significance import item_error
 
 DEFAULT_MEASURES = (
-    "bleu", "chrf", "rouge1", "rouge2", "rougeL", "acc", "acc_norm", "distinct", "repetition", "perplexity",
+    "bleu", "chrf", "rouge1", "rouge2", "rougeL", "acc", "acc_norm", "mc2", "distinct", "repetition", "perplexity",
     "bits_per_byte", "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup", "loops", "loop_onset",
 )  # fmt: skip
 

@@ -189,6 +189,16 @@ def test_accuracy_is_of_the_questions_whose_answer_is_known(make_run):
     assert result.value("acc") == pytest.approx(200 / 3)
     assert result.value("acc_norm") == 0
     assert not {measure.name for measure in REFERENCE_MEASURES} & result.scores.keys()
+    assert "mc2" not in result.scores
+
+
+def test_where_several_choices_may_be_right_their_probability_counts(make_run):
+    items = [
+        {"text": "sea", "acc": 1, "acc_norm": 1, "mc2": 0.75},
+        {"text": "sky", "acc": 0, "acc_norm": 0, "mc2": 0.0},
+    ]
+    result = score_run(one_run(make_run("run", items, {"mode": "multiple-choice"})), list(MEASURES.values()))
+    assert result.value("mc2") == pytest.approx(37.5)
 
 
 def test_tokens_without_context_are_not_scored(make_run):

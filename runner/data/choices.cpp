@@ -46,11 +46,11 @@ std::optional<std::int64_t> place_in(const Strings& texts, std::string_view want
     return std::nullopt;
 }
 
-/// What an answer without a label or text of its own means: "2", or "C".
-std::optional<std::int64_t> place_of(std::string_view answer) {
-    std::int64_t place = 0;
+/// What an answer without a label or text of its own means: "2", where the first choice is `first`, or "C".
+std::optional<std::int64_t> place_of(std::string_view answer, std::int64_t first) {
+    std::int32_t place = 0;
     const auto [end, error] = std::from_chars(answer.data(), answer.data() + answer.size(), place);
-    if (error == std::errc() && end == answer.data() + answer.size()) return place;
+    if (error == std::errc() && end == answer.data() + answer.size()) return place - first;
     if (answer.size() == 1 && answer.front() >= 'A' && answer.front() <= 'Z') return answer.front() - 'A';
     return std::nullopt;
 }
@@ -63,8 +63,10 @@ std::string answer_text(const Json& answer, const std::string& where) {
     return is_whole ? std::to_string(static_cast<std::int64_t>(number)) : text_of(answer, where, "answer");
 }
 
-/// nullopt where the data does not know it: no answer, an empty one, or -1.
-std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& texts, const std::string& where) {
+/// nullopt where the data does not know it: no answer, an empty one, or -1. `first`: the first choice's place in
+/// answers.
+std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& texts, std::int64_t first,
+                                     const std::string& where) {
     const Json& answer = given.answer;
     if (answer.is_null()) return std::nullopt;
     if (answer.is_boolean()) return answer.get<bool>() ? 1 : 0;
@@ -72,7 +74,7 @@ std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& t
     const std::string_view wanted = engine::without_space(text);
     if (wanted.empty() || wanted == "-1") return std::nullopt;
     if (const auto label = place_in(given.labels, wanted)) return label;
-    const auto place = place_of(wanted), same = answer.is_string() ? place_in(texts, wanted) : std::nullopt;
+    const auto place = place_of(wanted, first), same = answer.is_string() ? place_in(texts, wanted) : std::nullopt;
     const bool has_place = place && *place >= 0 && *place < std::ssize(texts);
     if (same && has_place && *same != *place)
         throw InputError(where, "answer", "the place or the text of a choice", in_quotes(text) + ", which is both",
@@ -80,9 +82,29 @@ std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& t
     if (same) return same;
     if (has_place) return place;
     throw InputError(where, "answer",
-                     "0 to " + std::to_string(texts.size() - 1) + ", the place of the right choice, or its " +
-                         (given.labels.empty() ? "" : "label or ") + "text",
-                     in_quotes(text), text == std::to_string(texts.size()) ? "places are counted from 0" : "");
+                     std::to_string(first) + " to " + std::to_string(first + std::ssize(texts) - 1) +
+                         ", the place of the right choice, or its " + (given.labels.empty() ? "" : "label or ") +
+                         "text",
+                     in_quotes(text),
+                     first == 0 && text == std::to_string(texts.size()) ? "first-choice = 1 counts places from 1" : "");
+}
+
+/// Which of `count` texts are right, as TruthfulQA says it.
+std::vector<bool> truths_of(const Json& labels, std::size_t count, const std::string& where) {
+    const std::string expected =
+        "an array of " + std::to_string(count) + " numbers 0 or 1, of which one is 1 and one 0";
+    std::vector<bool> truths;
+    for (const Json& label : labels.is_array() ? labels : Json::array()) {
+        const double value = label.is_boolean()  ? (label.get<bool>() ? 1 : 0)
+                             : label.is_number() ? label.get<double>()
+                                                 : -1;
+        if (value != 0 && value != 1) throw InputError(where, "choices.labels", expected, engine::describe(label));
+        truths.push_back(value == 1);
+    }
+    const auto num_right = static_cast<std::size_t>(std::count(truths.begin(), truths.end(), true));
+    if (truths.size() != count || num_right == 0 || num_right == count)
+        throw InputError(where, "choices.labels", expected, engine::describe(labels));
+    return truths;
 }
 
 bool is_space(char c) {
@@ -99,6 +121,16 @@ bool needs_blank(const std::string& text, const std::string& more) {
     return !text.empty() && !more.empty() && !is_space(text.back()) && !is_space(more.front());
 }
 
+GapText split_at_gap(const std::string& text, const std::string& gap, const std::string& where) {
+    const std::size_t at = text.rfind(gap);
+    if (at == std::string::npos) throw InputError(where, "prompt", "the text of choice-gap, " + in_quotes(gap), "none");
+    GapText parts{text.substr(0, at), text.substr(at + gap.size())};
+    if (engine::without_space(parts.behind).empty())
+        throw InputError(where, "prompt", "text behind choice-gap, " + in_quotes(gap), "none",
+                         "without choice-gap the choices are what follows the prompt");
+    return parts;
+}
+
 bool has_own_choices(const Settings& settings) {
     return settings.format.kind == engine::OutputFormat::Kind::choice;
 }
@@ -110,6 +142,12 @@ GivenChoices read_choices(const Json& object, const Settings& settings, const st
     if (choices == nullptr || has_own_choices(settings)) return given;
     if (!choices->is_object()) {
         given.texts = texts_of(*choices, where, "choices");
+        return given;
+    }
+    if (const Json* const labels = engine::find_member(*choices, "labels", where)) {
+        const Json* const texts = engine::find_member(*choices, "choices", where);
+        given.texts = texts_of(texts != nullptr ? *texts : Json(), where, "choices.choices");
+        given.truths = truths_of(*labels, given.texts.size(), where);
         return given;
     }
     const Json* const texts = engine::find_member(*choices, "text", where);
@@ -135,14 +173,15 @@ std::vector<PromptTemplate::Field> fields_of_choices(const Settings& settings) {
     return fields;
 }
 
-JobChoices::JobChoices(const Settings& settings, const std::vector<std::string>& fields) : num_fields_(fields.size()) {
+JobChoices::JobChoices(const Settings& settings, const std::vector<std::string>& fields)
+    : first_choice_(settings.first_choice), num_fields_(fields.size()) {
     if (settings.mode != Mode::multiple_choice || !has_own_choices(settings)) return;
     for (const std::string& text : settings.format.texts)
         templates_.push_back(PromptTemplate::parse_value(text, place_of_choices(settings), fields));
 }
 
 Choices JobChoices::of(const GivenChoices& given, std::vector<std::string> fields, const std::string& where) const {
-    Choices choices{.texts = given.texts, .right = {}};
+    Choices choices{.texts = given.texts, .has_truths = !given.truths.empty()};
     fields.resize(num_fields_);  // messages have none
     for (const PromptTemplate& text : templates_) choices.texts.push_back(text.render(fields));
     if (choices.texts.empty())
@@ -153,7 +192,11 @@ Choices JobChoices::of(const GivenChoices& given, std::vector<std::string> field
                                     [](const std::string& text) { return engine::without_space(text).empty(); });
     if (empty != choices.texts.end())
         throw InputError(where, "choices." + std::to_string(empty - choices.texts.begin()), "a text", "none");
-    choices.right = right_of(given, choices.texts, where);
+    for (std::size_t at = 0; at < given.truths.size(); ++at) {
+        if (given.truths[at]) choices.right.push_back(static_cast<std::int64_t>(at));
+    }
+    if (choices.has_truths) return choices;
+    if (const auto right = right_of(given, choices.texts, first_choice_, where)) choices.right.push_back(*right);
     return choices;
 }
 

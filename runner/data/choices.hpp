@@ -16,13 +16,24 @@ namespace longhaul::runner {
 struct GivenChoices {
     std::vector<std::string> texts{};   ///< empty: the job's `choice` lines
     std::vector<std::string> labels{};  ///< "A", "B", …: what the answer may name; empty: none
-    engine::Json answer{};              ///< the right one: its place, from 0 on, its label or its text; null: not known
+    engine::Json answer{};              ///< the right one: its place, its label or its text; null: not known
+    /// Instead of `answer`: of each text whether it is right; empty: it is not said so.
+    std::vector<bool> truths{};
 };
 
 struct Choices {
     std::vector<std::string> texts;     ///< at least two, none is empty
-    std::optional<std::int64_t> right;  ///< index; nullopt: not known
+    std::vector<std::int64_t> right{};  ///< indices of the right ones; empty: not known
+    bool has_truths = false;            ///< several may be right
 };
+
+/// A question divided at its choice-gap.
+struct GapText {
+    std::string before, behind;  ///< what stands before a choice, and what follows it and is scored
+};
+
+/// Divides at the last occurrence. Throws InputError if there is none, or nothing follows it.
+GapText split_at_gap(const std::string& text, const std::string& gap, const std::string& where);
 
 /// Whether a blank belongs between the texts: neither the first ends nor the second begins with white space.
 bool needs_blank(const std::string& text, const std::string& more);
@@ -30,8 +41,8 @@ bool needs_blank(const std::string& text, const std::string& more);
 /// Whether the job itself has the choices, the same for all questions or made of the data's fields.
 bool has_own_choices(const Settings& settings);
 
-/// Reads the members "choices" (texts, or {"text": texts, "label": texts}) and "answer" of an object, of which
-/// "choices" only if the job has none of its own. Throws InputError.
+/// Reads the members "choices" (texts, {"text": texts, "label": texts}, or {"choices": texts, "labels": 1 or 0 for each
+/// text}) and "answer" of an object, of which "choices" only if the job has none of its own. Throws InputError.
 GivenChoices read_choices(const engine::Json& object, const Settings& settings, const std::string& where);
 
 /// The fields that the job's `choice` lines name. Throws InputError.
@@ -50,6 +61,7 @@ class JobChoices {
 
   private:
     std::vector<PromptTemplate> templates_;  ///< of the job's own choices
+    std::int64_t first_choice_;
     std::size_t num_fields_;
 };
 

@@ -15,6 +15,7 @@
 #include "runner/data/dataset_source.hpp"
 #include "runner/data/few_shot.hpp"
 #include "runner/data/prompt_template.hpp"
+#include "runner/host/message_text.hpp"
 #include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
@@ -196,6 +197,7 @@ class RecordDataSet : public CheckedDataSet {
         : records_(open_records(settings)),
           settings_(settings),
           template_(open_template(settings, records_->field_names())),
+          introduction_(introduction_of(settings, records_->field_names())),
           choices_(settings, records_->field_names()),
           few_shot_(settings.few_shot > 0 ? std::make_unique<const FewShot>(settings) : nullptr),
           chat_(settings, records_->takes_messages()) {}
@@ -209,7 +211,8 @@ class RecordDataSet : public CheckedDataSet {
             const Record record = records_->read(index);
             if (settings_.mode != Mode::multiple_choice) return record.reference;
             const Choices choices = choices_.of(record.choices, record.fields, label(index));
-            return choices.right ? std::optional(choices.texts.at(*choices.right)) : std::nullopt;
+            if (choices.right.empty()) return std::nullopt;
+            return choices.texts.at(static_cast<std::size_t>(choices.right.front()));
         } catch (const InputError&) {
             return std::nullopt;
         }
@@ -262,7 +265,7 @@ class RecordDataSet : public CheckedDataSet {
         for (std::int64_t index = 0; index < std::min(size(), max_rows); ++index) {
             try {
                 const Record record = records_->read(index);
-                if (choices_.of(record.choices, record.fields, label(index)).right) return true;
+                if (!choices_.of(record.choices, record.fields, label(index)).right.empty()) return true;
                 any_good = true;
             } catch (const InputError&) {  // an item that fails
             }
@@ -315,27 +318,63 @@ class RecordDataSet : public CheckedDataSet {
     void fill_question(Prompt& prompt, const Record& record, std::string text, const Settings& settings,
                        const engine::Tokenizer& tokenizer, const std::string& where, std::int64_t max_positions) const {
         const Choices choices = choices_.of(record.choices, record.fields, where);
+        prompt.right_choices = choices.right;
+        prompt.may_have_several_right = choices.has_truths;
+        if (few_shot_) prompt.group = few_shot_->group_of(record, records_->field_names());
+        const bool is_chat = settings_.chat || !record.messages.empty();
+        if (!settings.choice_gap.empty() && is_chat)
+            throw InputError(where, "messages", "a prompt that is a text, with choice-gap", "a conversation");
+        prompt.choices = settings.choice_gap.empty()
+                             ? choices_behind(prompt.tokens, std::move(text), choices, tokenizer)
+                             : choices_in_gap(split_at_gap(text, settings.choice_gap, where), choices, tokenizer);
+        PromptForm form{.label = where, .complete = is_chat};
+        for (const PromptChoice& choice : prompt.choices) {
+            form.continuation = std::max(form.continuation, std::ssize(choice.tokens));
+            if (choice.tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
+        }
+        if (form.continuation > settings.max_tokens)
+            throw InputError(where, "choices",
+                             "at most max-tokens (" + std::to_string(settings.max_tokens) + ") tokens",
+                             std::to_string(form.continuation));
+        for (PromptChoice& choice : prompt.choices) {
+            if (choice.prompt.empty()) continue;
+            choice.prompt = make_prompt(std::move(choice.prompt), form, settings, tokenizer, max_positions);
+            if (choice.prompt.size() > prompt.tokens.size()) prompt.tokens = choice.prompt;
+        }
+        if (settings.choice_gap.empty())
+            prompt.tokens = make_prompt(std::move(prompt.tokens), form, settings, tokenizer, max_positions);
+    }
+
+    /// The choices that follow `text`, whose tokens are put into `ids`.
+    static std::vector<PromptChoice> choices_behind(Ids& ids, std::string text, const Choices& choices,
+                                                    const engine::Tokenizer& tokenizer) {
         const std::size_t end = text.find_last_not_of(' ') + 1;
         const std::string blanks = text.substr(end);
         text.resize(end);
         const engine::EncodedText encoded(tokenizer, std::move(text));
-        std::int64_t longest = 0;
+        std::vector<PromptChoice> behind;
         for (const std::string& choice : choices.texts) {
             const bool blank = blanks.empty() && needs_blank(encoded.text(), choice);
-            Ids tokens = encoded.encode_behind((blank ? " " : blanks) + choice);
-            longest = std::max(longest, std::ssize(tokens));
-            if (tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
-            prompt.choices.push_back({.text = choice, .tokens = std::move(tokens)});
+            behind.push_back({.text = choice,
+                              .tokens = encoded.encode_behind((blank ? " " : blanks) + choice),
+                              .num_characters = num_characters(choice)});
         }
-        prompt.right_choice = choices.right;
-        if (longest > settings.max_tokens)
-            throw InputError(where, "choices",
-                             "at most max-tokens (" + std::to_string(settings.max_tokens) + ") tokens",
-                             std::to_string(longest));
-        const PromptForm form{
-            .label = where, .complete = settings_.chat || !record.messages.empty(), .continuation = longest};
-        prompt.tokens = make_prompt(encoded.ids(), form, settings, tokenizer, max_positions);
-        if (few_shot_) prompt.group = few_shot_->group_of(record, records_->field_names());
+        ids = encoded.ids();
+        return behind;
+    }
+
+    /// The choices as ends of prompts of their own; what is scored is the same for all.
+    static std::vector<PromptChoice> choices_in_gap(const GapText& parts, const Choices& choices,
+                                                    const engine::Tokenizer& tokenizer) {
+        std::vector<PromptChoice> in_gap;
+        for (const std::string& choice : choices.texts) {
+            const engine::EncodedText encoded(tokenizer, parts.before + choice);
+            in_gap.push_back({.text = choice,
+                              .tokens = encoded.encode_behind(parts.behind),
+                              .num_characters = num_characters(parts.behind),
+                              .prompt = encoded.ids()});
+        }
+        return in_gap;
     }
 
     static Ids known_tokens(const Ids& tokens, const engine::Tokenizer& tokenizer, const std::string& where) {
@@ -351,7 +390,11 @@ class RecordDataSet : public CheckedDataSet {
             few_shot_ ? &few_shot_->before(record, records_->field_names(), where) : nullptr;
         std::vector<engine::ChatMessage> messages =
             examples != nullptr ? examples->messages : std::vector<engine::ChatMessage>();
+        const std::string introduction = introduction_text(record);
+        if (!introduction.empty()) messages.insert(messages.begin(), {"system", introduction});
         if (!record.messages.empty()) {
+            if (!introduction.empty() && record.messages.front().role == "system")
+                throw InputError(where, "messages", "no system message, because the job has an introduction", "one");
             messages.insert(messages.end(), record.messages.begin(), record.messages.end());
             return chat_.render(messages, settings, where);
         }
@@ -360,10 +403,26 @@ class RecordDataSet : public CheckedDataSet {
             messages.push_back({"user", std::move(text)});
             return chat_.render(messages, settings, where);
         }
-        if (examples == nullptr) return text;
+        if (examples == nullptr) return introduction + text;
         if (examples->has_messages)
             throw InputError(where, "few-shot", "examples that are prompts, as this is one", "messages");
-        return examples->text + text;
+        return introduction + examples->text + text;
+    }
+
+    /// nullopt: none.
+    static std::optional<PromptTemplate> introduction_of(const Settings& settings,
+                                                         const std::vector<std::string>& fields) {
+        if (settings.introduction.empty()) return std::nullopt;
+        return PromptTemplate::parse_value(settings.introduction,
+                                           settings.origins.of("introduction") + ": introduction", fields);
+    }
+
+    /// "" without one.
+    [[nodiscard]] std::string introduction_text(const Record& record) const {
+        if (!introduction_) return "";
+        std::vector<std::string> fields = record.fields;
+        fields.resize(records_->field_names().size());  // messages have none
+        return introduction_->render(fields);
     }
 
     /// Tokens of the continuation of a prompt; at most max-tokens.
@@ -383,7 +442,7 @@ class RecordDataSet : public CheckedDataSet {
 
     std::unique_ptr<RecordSource> records_;
     Settings settings_;
-    std::optional<PromptTemplate> template_;
+    std::optional<PromptTemplate> template_, introduction_;
     JobChoices choices_;
     std::unique_ptr<const FewShot> few_shot_;  // null: none
     JobChat chat_;

@@ -15,8 +15,10 @@ namespace longhaul::runner {
 
 /// A choice of a multiple-choice question.
 struct PromptChoice {
-    std::string text;                  ///< as the data has it
-    std::vector<std::int32_t> tokens;  ///< that follow the prompt, at least one
+    std::string text;                    ///< as the data has it
+    std::vector<std::int32_t> tokens;    ///< that are scored and follow the prompt, at least one
+    std::int64_t num_characters = 0;     ///< of what is scored, as the data has it
+    std::vector<std::int32_t> prompt{};  ///< with choice-gap; empty: that of the question
 };
 
 /// One prompt for the engine, or the reason why it cannot be run.
@@ -28,9 +30,10 @@ struct Prompt {
     std::vector<std::int32_t> continuation{};
     /// The job's settings changed by the item's "options"; null if the item has none.
     std::shared_ptr<const Settings> settings{};
-    std::vector<PromptChoice> choices{};         ///< with mode = multiple-choice at least two, otherwise none
-    std::optional<std::int64_t> right_choice{};  ///< index; nullopt: not known
-    std::string group{};                         ///< of the question, with few-shot-group
+    std::vector<PromptChoice> choices{};        ///< with mode = multiple-choice at least two, otherwise none
+    std::vector<std::int64_t> right_choices{};  ///< indices; empty: not known
+    bool may_have_several_right = false;        ///< the data says of each choice whether it is right
+    std::string group{};                        ///< of the question, with few-shot-group
 };
 
 /// A notice for each key of chat templates that a job without `chat` gives: they concern only data with messages.

@@ -33,7 +33,7 @@ std::string answer_of(const Record& record, const JobChoices& job_choices, const
                          "column = continuation=NAME names another field");
     }
     const Choices choices = job_choices.of(record.choices, record.fields, where);
-    if (choices.right) return choices.texts.at(static_cast<std::size_t>(*choices.right));
+    if (!choices.right.empty()) return choices.texts.at(static_cast<std::size_t>(choices.right.front()));
     throw InputError(where, "answer", "the answer of an example", "nothing",
                      "column = answer=NAME names another field");
 }
@@ -52,7 +52,10 @@ void add_message(engine::Hash& hash, const engine::ChatMessage& message) {
 
 }  // namespace
 
-FewShot::FewShot(const Settings& job) : wanted_(job.few_shot), group_field_(job.few_shot_group) {
+FewShot::FewShot(const Settings& job)
+    : wanted_(job.few_shot),
+      gap_(job.mode == Mode::multiple_choice ? job.choice_gap : ""),
+      group_field_(job.few_shot_group) {
     const Settings settings = settings_of_examples(job);
     const std::unique_ptr<RecordSource> records = open_records(settings);
     const std::optional<PromptTemplate> text = open_template(settings, records->field_names());
@@ -68,14 +71,15 @@ FewShot::FewShot(const Settings& job) : wanted_(job.few_shot), group_field_(job.
                                    : text                   ? text->render(record.fields)
                                                             : record.fields.front();
         add_texts(hash_, {group});
-        add(examples, prompt, record, answer);
+        add(examples, prompt, record, answer, records->label(index));
     }
     if (group_field_.empty() && groups_[""].count < wanted_)
         throw InputError(settings.data.string(), "few-shot", counted(wanted_, "example", "examples"),
                          std::to_string(groups_[""].count));
 }
 
-void FewShot::add(Examples& examples, const std::string& prompt, const Record& record, const std::string& answer) {
+void FewShot::add(Examples& examples, const std::string& prompt, const Record& record, const std::string& answer,
+                  const std::string& where) {
     ++examples.count;
     examples.has_messages |= !record.messages.empty();
     std::vector<engine::ChatMessage> messages = record.messages;
@@ -83,7 +87,12 @@ void FewShot::add(Examples& examples, const std::string& prompt, const Record& r
     messages.push_back({"assistant", answer});
     for (const engine::ChatMessage& message : messages) add_message(hash_, message);
     examples.messages.insert(examples.messages.end(), messages.begin(), messages.end());
-    examples.text += prompt + (needs_blank(prompt, answer) ? " " : "") + answer + "\n\n";
+    if (gap_.empty() || examples.has_messages) {
+        examples.text += prompt + (needs_blank(prompt, answer) ? " " : "") + answer + "\n\n";
+    } else {
+        const GapText parts = split_at_gap(prompt, gap_, where);
+        examples.text += parts.before + answer + parts.behind + "\n\n";
+    }
 }
 
 std::string FewShot::group_of(const Record& record, const std::vector<std::string>& names) const {

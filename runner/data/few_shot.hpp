@@ -36,9 +36,11 @@ class FewShot {
     [[nodiscard]] std::uint64_t fingerprint() const { return hash_.value(); }  ///< of all examples
 
   private:
-    void add(Examples& examples, const std::string& prompt, const Record& record, const std::string& answer);
+    void add(Examples& examples, const std::string& prompt, const Record& record, const std::string& answer,
+             const std::string& where);
 
     std::int64_t wanted_;
+    std::string gap_;                         ///< choice-gap, where answers stand; "": behind the prompts
     std::string group_field_;                 ///< "": all items have the same examples
     std::map<std::string, Examples> groups_;  ///< by the text of `group_field_`
     engine::Hash hash_;

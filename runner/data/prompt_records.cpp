@@ -21,6 +21,9 @@ std::vector<PromptTemplate::Field> fields_of_template(const Settings& settings) 
     std::vector<PromptTemplate::Field> fields{{.name = "prompt", .place = settings.data.string()}};
     if (!settings.prompt_template.empty()) fields = PromptTemplate::fields_in(settings.prompt_template);
     std::vector<PromptTemplate::Field> others = fields_of_choices(settings);
+    for (PromptTemplate::Field& field :
+         PromptTemplate::fields_in_value(settings.introduction, settings.origins.of("introduction") + ": introduction"))
+        others.push_back(std::move(field));
     if (!settings.few_shot_group.empty())
         others.push_back({settings.few_shot_group, settings.origins.of("few-shot-group") + ": few-shot-group"});
     for (PromptTemplate::Field& field : others) {

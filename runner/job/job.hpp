@@ -41,6 +41,9 @@ struct Settings {
     std::filesystem::path few_shot_data;        // "": `data`
     std::string few_shot_split;                 // of few_shot_data
     std::string few_shot_group;                 // a field in which examples and prompt agree; "": none
+    std::string introduction;                   // text before examples and prompt, which may name fields
+    std::string choice_gap;                     // text of a question that its choices replace; "": they follow it
+    std::int64_t first_choice = 0;              // its place in answers
     bool chat = false;
     std::string chat_template = "auto";          // auto, a built-in one, or the path of a .jinja file
     std::vector<std::string> template_variable;  // NAME=VALUE

@@ -220,6 +220,17 @@ void check_few_shot(const Settings& settings, const KeyOrigins& origins, Faults&
                "set one of them: a prompt that is among the examples would have its answer there");
 }
 
+/// Reports what stands before or in prompts where it cannot.
+void check_prompt_texts(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
+    const bool has_texts = settings.task != "pg19" && settings.task != "openai-batch";
+    if (!settings.introduction.empty() && !has_texts)
+        faults.add("introduction", origins.of("introduction"), "introduction", "none with task = " + settings.task,
+                   in_quotes(settings.introduction));
+    if (!settings.choice_gap.empty() && settings.chat && settings.mode == Mode::multiple_choice)
+        faults.add("choice-gap", origins.of("choice-gap"), "choice-gap", "none with chat",
+                   in_quotes(settings.choice_gap), "what follows the gap would be a message of another kind");
+}
+
 /// Reports keys that the task does not use: they were probably meant for another task.
 void check_task_keys(const Settings& settings, const KeyOrigins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
@@ -408,6 +419,7 @@ void check_together(const Settings& settings, const KeyOrigins& origins, Faults&
     check_scoring(settings, origins, faults);
     check_task_keys(settings, origins, faults);
     check_few_shot(settings, origins, faults);
+    check_prompt_texts(settings, origins, faults);
     if (settings.draft->needs_recording && settings.replay_run.empty()) {
         add("draft", "replay-run", "the run folder to replay", "nothing", "");
     }

@@ -72,6 +72,33 @@ Key few_shot_group_key() {
             .get = [](const Settings& s) { return s.few_shot_group.empty() ? Strings{} : Strings{s.few_shot_group}; }};
 }
 
+/// A key whose value is a text, or empty for none.
+static Key text_of(std::string key, std::string Settings::*field, std::string help) {
+    return {.info = {.key = std::move(key), .value_name = "TEXT", .help = std::move(help), .may_be_empty = true},
+            .later = true,
+            .for_generate = false,
+            .set =
+                [=](Settings& s, const std::string& value, const auto&) {
+                    std::string text = value.empty() ? "" : parse_text(value);
+                    if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+                    s.*field = std::move(text);
+                },
+            .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{quote_text(s.*field)}; }};
+}
+
+Key introduction_key() {
+    return text_of(
+        "introduction", &Settings::introduction,
+        R"(text before each prompt and its examples, which may name {field}s; with chat or messages it is the )"
+        R"(system message; \n \t \\ are escapes, quotes keep blanks; empty = none)");
+}
+
+Key choice_gap_key() {
+    return text_of("choice-gap", &Settings::choice_gap,
+                   "with mode = multiple-choice the text of a prompt that each choice replaces: what follows it is "
+                   "scored, in place of the choice; empty = choices follow the prompt");
+}
+
 Key template_key() {
     return {.info = {.key = "template",
                      .value_name = "auto|PATH",

@@ -46,6 +46,8 @@ Key column_key();
 Key split_key();
 Key few_shot_split_key();
 Key few_shot_group_key();
+Key introduction_key();
+Key choice_gap_key();
 Key template_key();
 Key chat_template_key();
 Key template_variable_key();

@@ -227,7 +227,9 @@ class JobChecker {
             std::string text = tokenizer_->decode(prompt.tokens, false);
             report_.first_prompt = FirstPrompt{data.id(index), std::move(prompt.tokens), std::move(text), {}};
             for (const PromptChoice& choice : prompt.choices) {
-                const bool is_right = prompt.right_choice == std::ssize(report_.first_prompt->choices);
+                const std::vector<std::int64_t>& right = prompt.right_choices;
+                const auto number = std::ssize(report_.first_prompt->choices);
+                const bool is_right = std::find(right.begin(), right.end(), number) != right.end();
                 report_.first_prompt->choices.push_back(
                     {tokenizer_->decode(choice.tokens, false), std::ssize(choice.tokens), is_right});
             }

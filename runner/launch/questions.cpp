@@ -1,9 +1,8 @@
 #include "runner/launch/questions.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
-
-#include "runner/host/message_text.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -12,12 +11,22 @@ std::int64_t index_of_max(const std::vector<double>& values) {
     return std::max_element(values.begin(), values.end()) - values.begin();  // the first one of equal values
 }
 
+/// Of the probability of all choices together the share of those listed.
+double share_of(const std::vector<std::int64_t>& listed, const std::vector<double>& logprobs) {
+    const double largest = *std::max_element(logprobs.begin(), logprobs.end());
+    double all = 0, part = 0;
+    for (const double logprob : logprobs) all += std::exp(logprob - largest);
+    for (const std::int64_t index : listed) part += std::exp(logprobs[static_cast<std::size_t>(index)] - largest);
+    return part / all;
+}
+
 }  // namespace
 
 void Questions::add(std::int64_t number, Prompt prompt,
                     const std::shared_ptr<const engine::GenerationOptions>& options) {
     Question& question = questions_[number];
-    question.right = prompt.right_choice;
+    question.right = std::move(prompt.right_choices);
+    question.may_have_several_right = prompt.may_have_several_right;
     question.group = std::move(prompt.group);
     question.results.resize(prompt.choices.size());
     for (PromptChoice& choice : prompt.choices) {
@@ -26,11 +35,12 @@ void Questions::add(std::int64_t number, Prompt prompt,
         item.id = prompt.id;
         item.sample = std::ssize(question.texts);
         item.checkpoint_key = checkpoint_key(prompt.id, item.sample);
-        item.prompt = prompt.tokens;
+        item.prompt = choice.prompt.empty() ? prompt.tokens : std::move(choice.prompt);
         item.continuation = std::move(choice.tokens);
         item.options = options;
         waiting_.push_back(std::move(item));
         question.texts.push_back(std::move(choice.text));
+        question.num_characters.push_back(choice.num_characters);
     }
 }
 
@@ -61,9 +71,9 @@ Questions::Done Questions::done(const Question& question) {
     std::vector<double> per_character;
     for (const auto& result : question.results) {
         const engine::LossByPosition& loss = result->statistics.loss;
-        const std::string& text = question.texts[scores.logprobs.size()];
+        const std::int64_t characters = question.num_characters[per_character.size()];
         scores.logprobs.push_back(-loss.nll());
-        per_character.push_back(scores.logprobs.back() / static_cast<double>(num_characters(text)));
+        per_character.push_back(scores.logprobs.back() / static_cast<double>(characters));
         done.num_tokens += loss.num_tokens();
         item.prompt_tokens += result->prompt_tokens;
         item.max_tokens = result->max_tokens;
@@ -78,6 +88,7 @@ Questions::Done Questions::done(const Question& question) {
     }
     scores.chosen = index_of_max(scores.logprobs);
     scores.chosen_norm = index_of_max(per_character);
+    if (question.may_have_several_right) scores.mc2 = share_of(question.right, scores.logprobs);
     item.text = question.texts[static_cast<std::size_t>(scores.chosen)];
     done.scores = std::move(scores);
     return done;

@@ -38,7 +38,9 @@ class Questions {
   private:
     struct Question {
         std::vector<std::string> texts;
-        std::optional<std::int64_t> right;
+        std::vector<std::int64_t> num_characters;  // that are scored
+        std::vector<std::int64_t> right;
+        bool may_have_several_right = false;
         std::string group;
         std::vector<std::optional<engine::FinishedItem>> results;  // by choice
     };

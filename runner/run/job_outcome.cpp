@@ -52,6 +52,11 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
             to.questions += 1;
             to.right += count("acc");
             to.right_norm += count("acc_norm");
+            if (!line.contains("mc2")) return;
+            const double mc2 = line.value("mc2", 0.0);
+            to.with_mc2 += 1;
+            to.mc2 += mc2;
+            to.squares_of_mc2 += mc2 * mc2;
         };
         add_answer(outcome.answers);
         if (const std::string group = line.value("group", ""); !group.empty()) add_answer(outcome.groups[group]);

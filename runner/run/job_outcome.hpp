@@ -25,6 +25,8 @@ struct DecodeSpeed {
 /// most probable one per character.
 struct AnswerCounts {
     std::int64_t questions = 0, right = 0, right_norm = 0;
+    std::int64_t with_mc2 = 0;           ///< questions with ChoiceScores::mc2
+    double mc2 = 0, squares_of_mc2 = 0;  ///< sums over these
 };
 
 /// How a phase ended. All members are set on rank 0; `exit_code`, `all_done` and `stop` on all ranks.

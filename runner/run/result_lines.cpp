@@ -18,9 +18,13 @@ using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
 
 void put_accuracy(Ordered& json, const ChoiceScores& choices) {
-    if (!choices.right) return;
-    json["acc"] = choices.chosen == *choices.right ? 1 : 0;
-    json["acc_norm"] = choices.chosen_norm == *choices.right ? 1 : 0;
+    if (choices.right.empty()) return;
+    const auto is_right = [&](std::int64_t choice) {
+        return std::find(choices.right.begin(), choices.right.end(), choice) != choices.right.end() ? 1 : 0;
+    };
+    json["acc"] = is_right(choices.chosen);
+    json["acc_norm"] = is_right(choices.chosen_norm);
+    if (choices.mc2) json["mc2"] = *choices.mc2;
 }
 
 void put_choices(Ordered& json, const ChoiceScores& choices) {
@@ -28,7 +32,8 @@ void put_choices(Ordered& json, const ChoiceScores& choices) {
     json["choice"] = choices.chosen;
     json["choice_norm"] = choices.chosen_norm;
     json["choice_logprobs"] = choices.logprobs;
-    if (choices.right) json["right"] = *choices.right;
+    if (choices.right.size() == 1) json["right"] = choices.right.front();
+    if (choices.right.size() > 1) json["right"] = choices.right;
     put_accuracy(json, choices);
 }
 
@@ -39,7 +44,9 @@ std::optional<ChoiceScores> choices_of(const Json& json) {
                          .chosen = json.at("choice"),
                          .chosen_norm = json.at("choice_norm")};
     choices.group = json.value("group", "");
-    if (json.contains("right")) choices.right = json["right"].get<std::int64_t>();
+    const Json right = json.value("right", Json::array());
+    choices.right = right.is_array() ? right.get<std::vector<std::int64_t>>() : std::vector{right.get<std::int64_t>()};
+    if (json.contains("mc2")) choices.mc2 = json["mc2"].get<double>();
     return choices;
 }
 

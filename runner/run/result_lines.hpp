@@ -28,11 +28,13 @@ std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
 /// What the choices of a question got (mode = multiple-choice).
 struct ChoiceScores {
-    std::vector<double> logprobs{};       ///< of each choice, in nats: the sum over its tokens
-    std::int64_t chosen = 0;              ///< index of the most probable one
-    std::int64_t chosen_norm = 0;         ///< of the most probable one per character of its text
-    std::optional<std::int64_t> right{};  ///< nullopt: not known
-    std::string group{};                  ///< of the question (few-shot-group); "": none
+    std::vector<double> logprobs{};     ///< of each choice, in nats: the sum over its tokens
+    std::int64_t chosen = 0;            ///< index of the most probable one
+    std::int64_t chosen_norm = 0;       ///< of the most probable one per character of its text
+    std::vector<std::int64_t> right{};  ///< indices; empty: not known
+    /// Where several may be right: of the probability of all choices the share of the right ones (TruthfulQA's MC2).
+    std::optional<double> mc2{};
+    std::string group{};  ///< of the question (few-shot-group); "": none
 };
 
 /// One line of results.jsonl in memory.

@@ -29,30 +29,45 @@ std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outco
                                      : ", nearly none: were they trained for this model?";
 }
 
-/// A share of questions, with its standard error: that of a mean of zeros and ones.
-struct Share {
+/// A mean over questions, with its standard error.
+struct AnswerMean {
     double value = 0, error = 0;
 
-    Share(std::int64_t part, std::int64_t questions) : value(ratio(part, questions)) {
-        if (questions > 1) error = std::sqrt(value * (1 - value) / static_cast<double>(questions - 1));
+    /// Of zeros and ones.
+    AnswerMean(std::int64_t part, std::int64_t questions)
+        : AnswerMean(static_cast<double>(part), static_cast<double>(part), questions) {}
+    AnswerMean(double sum, double sum_of_squares, std::int64_t questions) {
+        const auto count = static_cast<double>(questions);
+        if (questions > 0) value = sum / count;
+        const double variance = questions > 0 ? std::max(sum_of_squares / count - value * value, 0.0) : 0;
+        if (questions > 1) error = std::sqrt(variance / (count - 1));
     }
 };
 
+AnswerMean mc2_of(const AnswerCounts& answers) {
+    return {answers.mc2, answers.squares_of_mc2, answers.with_mc2};
+}
+
 void put_answers(nlohmann::ordered_json& json, const AnswerCounts& answers) {
-    const Share acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
+    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
     json["questions"] = answers.questions;
     json["acc"] = acc.value;
     json["acc_stderr"] = acc.error;
     json["acc_norm"] = norm.value;
     json["acc_norm_stderr"] = norm.error;
+    if (answers.with_mc2 == 0) return;
+    json["mc2"] = mc2_of(answers).value;
+    json["mc2_stderr"] = mc2_of(answers).error;
 }
 
 std::string answers_text(const AnswerCounts& answers, std::int64_t items) {
-    const Share acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
+    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions),
+        mc2 = mc2_of(answers);
     const std::string of_all = answers.questions < items ? grouped(answers.questions) + " of " : "";
     return formatted("%.2f %% ± %.2f (acc), ", 100 * acc.value, 100 * acc.error) +
-           formatted("%.2f %% ± %.2f per character (acc_norm), of ", 100 * norm.value, 100 * norm.error) + of_all +
-           counted(of_all.empty() ? answers.questions : items, "question", "questions");
+           formatted("%.2f %% ± %.2f per character (acc_norm), ", 100 * norm.value, 100 * norm.error) +
+           (answers.with_mc2 > 0 ? formatted("%.2f %% ± %.2f (mc2), ", 100 * mc2.value, 100 * mc2.error) : "") + "of " +
+           of_all + counted(of_all.empty() ? answers.questions : items, "question", "questions");
 }
 
 }  // namespace

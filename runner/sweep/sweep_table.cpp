@@ -22,9 +22,10 @@ struct MetricInfo {
     int decimals;       ///< in sweep.md
     double factor;      ///< in sweep.md
 };
-constexpr std::array<MetricInfo, 11> metrics{{{"tokens", "tokens", 0, 1},
+constexpr std::array<MetricInfo, 12> metrics{{{"tokens", "tokens", 0, 1},
                                               {"acc", "acc %", 2, 100},
                                               {"acc_norm", "acc_norm %", 2, 100},
+                                              {"mc2", "mc2 %", 2, 100},
                                               {"perplexity", "perplexity", 4, 1},
                                               {"bits_per_byte", "bits per byte", 4, 1},
                                               {"block_efficiency", "block efficiency", 2, 1},
@@ -146,6 +147,7 @@ void SweepTable::look(std::size_t point, bool done) {
     if (number("questions") > 0) {
         row.numbers[acc] = number("acc");
         row.numbers[acc_norm] = number("acc_norm");
+        if (json.contains("mc2")) row.numbers[mc2] = number("mc2");
     }
     if (number("perplexity") > 0) row.numbers[perplexity] = number("perplexity");
     if (number("bits_per_byte") > 0) row.numbers[bits_per_byte] = number("bits_per_byte");
@@ -218,9 +220,11 @@ std::vector<SweepTable::Mean> SweepTable::means() const {
 }
 
 std::vector<std::size_t> SweepTable::columns() const {
+    static_assert(metrics.size() == num_metrics);
     std::vector<std::size_t> list;
     for (std::size_t m = 0; m < num_metrics; ++m) {
-        const bool always = m != acc && m != acc_norm && m != perplexity && m != bits_per_byte && m != mbsu;
+        constexpr std::array sometimes{acc, acc_norm, mc2, perplexity, bits_per_byte, mbsu};
+        const bool always = std::find(sometimes.begin(), sometimes.end(), m) == sometimes.end();
         const bool any =
             std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.numbers[m].has_value(); });
         if (always || any) list.push_back(m);

@@ -53,6 +53,7 @@ class SweepTable {
         tokens,
         acc,
         acc_norm,
+        mc2,
         perplexity,
         bits_per_byte,
         block_efficiency,
@@ -62,7 +63,7 @@ class SweepTable {
         speedup,
         seconds
     };
-    static constexpr std::size_t num_metrics = 11;
+    static constexpr std::size_t num_metrics = seconds + 1;
     using Numbers = std::array<std::optional<double>, num_metrics>;
 
     struct Row {

@@ -32,8 +32,12 @@ class ChoicesTest : public DataSetTest {
         if (!prompt.error.empty()) return "! " + short_form(prompt.error);
         std::string text = text_of(prompt.tokens);
         std::int64_t number = 0;
-        for (const PromptChoice& choice : prompt.choices)
-            text += (prompt.right_choice == number++ ? "|*" : "|") + text_of(choice.tokens);
+        const auto& right = prompt.right_choices;
+        for (const PromptChoice& choice : prompt.choices) {
+            const bool is_right = std::find(right.begin(), right.end(), number++) != right.end();
+            text += (is_right ? "|*" : "|") + (choice.prompt.empty() ? "" : text_of(choice.prompt) + "~") +
+                    text_of(choice.tokens);
+        }
         return text;
     }
 };
@@ -50,10 +54,12 @@ TEST_F(ChoicesTest, TextsOfTheDataFollowThePromptBehindABlank) {
 
 TEST_F(ChoicesTest, KnowTheTextOfTheData) {
     const auto data = DataSet::open(questions(R"({"prompt": "The sea is", "choices": [" wet", "dry"], "answer": 0}
-{"prompt": "The sea is", "choices": [" wet", "dry"]})"));
+{"prompt": "The sea is", "choices": [" wet", "s\u00e8che"]})"));
     const Prompt prompt = data->prompt(0, tokenizer_, long_context);
     EXPECT_EQ(prompt.choices[0].text, " wet");
     EXPECT_EQ(prompt.choices[1].text, "dry") << "without the blank";
+    EXPECT_EQ(prompt.choices[0].num_characters, 4);
+    EXPECT_EQ(data->prompt(1, tokenizer_, long_context).choices[1].num_characters, 5) << "and 6 bytes";
     EXPECT_EQ(data->reference(0, tokenizer_), " wet");
     EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt);
 }
@@ -89,9 +95,8 @@ TEST_F(ChoicesTest, AnswersAreAPlaceALabelOrAText) {
               "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '1.5'");
     for (const char* unknown : {"null", R"("")", "-1", R"("-1")"}) EXPECT_EQ(right(words, unknown), "not known");
     EXPECT_EQ(right(words, "3"),
-              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '3'; places are "
-              "counted from "
-              "0");
+              "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its text, got '3'; first-choice "
+              "= 1 counts places from 1");
     EXPECT_EQ(right(labelled, R"("D")"),
               "! q.jsonl:1: answer: expected 0 to 2, the place of the right choice, or its label or text, got 'D'");
     EXPECT_EQ(right(words, "[1]"), "! q.jsonl:1: answer: expected a text, number or boolean, got an array of 1");
@@ -225,6 +230,61 @@ TEST_F(ChoicesTest, SurveyCountsEachChoice) {
     EXPECT_EQ(survey.prompt_tokens.sum(), 4);
     EXPECT_EQ(survey.new_tokens, 2 + 4 + 3);
     EXPECT_EQ(survey.positions.largest(3), (std::vector<std::int64_t>{8, 7, 6}));
+}
+
+// WinoGrande: the choices stand within the prompt, and what follows them is scored.
+TEST_F(ChoicesTest, MayStandWithinThePrompt) {
+    const std::string data =
+        R"({"s": "The ship hit the rock, so the _ sank. Or _'s gone.", "a": "ship", "b": "old rock", "answer": "1"}
+{"s": "No gap here.", "a": "ship", "b": "rock", "answer": "2"}
+{"s": "The end is _ ", "a": "near", "b": "far", "answer": ""}
+{"s": "One _ two", "a": "and", "b": "or", "answer": "3"})";
+    Settings job = with_choices(with_template(questions(data), "Sea: {s}"), {"{a}", "{b}"});
+    job.choice_gap = "_";
+    job.first_choice = 1;
+    EXPECT_EQ(shown(job),
+              "Sea: The ship hit the rock, so the _ sank. Or old rock"
+              "|*Sea: The ship hit the rock, so the _ sank. Or ship~'s gone."
+              "|Sea: The ship hit the rock, so the _ sank. Or old rock~'s gone.")
+        << "in the last gap; the longest prompt is the question's";
+    EXPECT_EQ(DataSet::open(job)->prompt(0, tokenizer_, long_context).choices[1].num_characters, 8);
+    EXPECT_EQ(shown(job, 1), "! q.jsonl:2: prompt: expected the text of choice-gap, '_', got none");
+    EXPECT_EQ(shown(job, 2),
+              "! q.jsonl:3: prompt: expected text behind choice-gap, '_', got none; without choice-gap the choices are "
+              "what follows the prompt");
+    EXPECT_EQ(shown(job, 3),
+              "! q.jsonl:4: answer: expected 1 to 2, the place of the right choice, or its text, got '3'");
+    job.few_shot = 1;
+    job.few_shot_data = write("e.jsonl", R"({"s": "Wet _, dry sand.", "a": "sea", "b": "sun", "answer": "1"})");
+    job.introduction = "About {a}.\n\n";
+    EXPECT_EQ(shown(job, 3).substr(0, 8), "! q.json");
+    EXPECT_EQ(text_of(DataSet::open(job)->prompt(0, tokenizer_, long_context).choices[0].prompt),
+              "About ship.\n\nSea: Wet sea, dry sand.\n\nSea: The ship hit the rock, so the _ sank. Or ship");
+    job.few_shot_data = write("e.jsonl", R"({"s": "Wet sea.", "a": "sea", "b": "sun", "answer": "1"})");
+    EXPECT_EQ(message_of([&] { DataSet::open(job); }),
+              "e.jsonl:1: prompt: expected the text of choice-gap, '_', got none");
+}
+
+// TruthfulQA: of each choice the data says whether it is right.
+TEST_F(ChoicesTest, SeveralMayBeRight) {
+    const auto with = [&](const std::string& labels) {
+        return questions(
+            R"({"prompt": "Wet?", "mc2_targets": {"choices": ["sea", "sky", "rain"], "labels": )" + labels + "}}",
+            {"choices=mc2_targets"});
+    };
+    EXPECT_EQ(shown(with("[1, 0, 1]")), "Wet?|* sea| sky|* rain");
+    EXPECT_EQ(shown(with("[false, true, false]")), "Wet?| sea|* sky| rain");
+    const auto data = DataSet::open(with("[1, 0, 1]"));
+    EXPECT_TRUE(data->prompt(0, tokenizer_, long_context).may_have_several_right);
+    EXPECT_EQ(data->reference(0, tokenizer_), "sea");
+    const std::string expected =
+        "! q.jsonl:1: choices.labels: expected an array of 3 numbers 0 or 1, of which one is 1 and one 0, got ";
+    for (const auto& [labels, got] : std::map<std::string, std::string>{{"[1, 0]", "an array of 2"},
+                                                                        {"[1, 1, 1]", "an array of 3"},
+                                                                        {"[0, 0, 0]", "an array of 3"},
+                                                                        {"[1, 0, 2]", "2"},
+                                                                        {R"("110")", R"("110")"}})
+        EXPECT_EQ(shown(with(labels)), expected + got) << labels;
 }
 
 }  // namespace

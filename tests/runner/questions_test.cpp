@@ -3,14 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace longhaul::runner {
 namespace {
 
 Prompt question(const std::string& id, const std::vector<std::string>& texts, std::optional<std::int64_t> right = {}) {
     Prompt prompt{.id = id, .tokens = {1, 2, 3}, .error = {}};
     std::int32_t token = 10;
-    for (const std::string& text : texts) prompt.choices.push_back({text, {token++, 5}});
-    prompt.right_choice = right;
+    for (const std::string& text : texts)
+        prompt.choices.push_back({text, {token++, 5}, static_cast<std::int64_t>(text.size())});
+    if (right) prompt.right_choices = {*right};
     prompt.group = "of " + id;
     return prompt;
 }
@@ -63,7 +66,8 @@ TEST(Questions, AreDoneWithTheirLastChoice) {
     EXPECT_EQ(first->scores->logprobs, (std::vector<double>{-6, -2}));
     EXPECT_EQ(first->scores->chosen, 1);
     EXPECT_EQ(first->scores->chosen_norm, 0) << "-0.6 per character are more than -2";
-    EXPECT_EQ(first->scores->right, 1);
+    EXPECT_EQ(first->scores->right, (std::vector<std::int64_t>{1}));
+    EXPECT_EQ(first->scores->mc2, std::nullopt);
     EXPECT_EQ(first->scores->group, "of a");
     EXPECT_EQ(first->num_tokens, 4);
     EXPECT_EQ(first->item.prompt_tokens, 6);
@@ -73,15 +77,31 @@ TEST(Questions, AreDoneWithTheirLastChoice) {
     const auto second = questions.finished(result(items[3], 4));
     ASSERT_TRUE(second && second->scores);
     EXPECT_EQ(second->scores->chosen, 0) << "the first one of equal choices";
-    EXPECT_FALSE(second->scores->right);
+    EXPECT_TRUE(second->scores->right.empty());
 }
 
-TEST(Questions, CharactersAreNotBytes) {
+TEST(Questions, HaveAPromptForEachChoiceThatStandsInIt) {
+    Prompt prompt = question("a", {"x", "y"});
+    prompt.choices[1].prompt = {1, 4};
     Questions questions;
-    questions.add(0, question("a", {"\xC3\xA9\xC3\xA9", "abc"}), {});  // 2 and 3 characters, 4 and 3 bytes
-    const auto one = questions.next(), other = questions.next();
-    questions.finished(result(*one, 6));
-    EXPECT_EQ(questions.finished(result(*other, 6))->scores->chosen_norm, 1);
+    questions.add(0, std::move(prompt), {});
+    EXPECT_EQ(questions.next()->prompt, (std::vector<std::int32_t>{1, 2, 3}));
+    EXPECT_EQ(questions.next()->prompt, (std::vector<std::int32_t>{1, 4}));
+}
+
+// Probabilities 0.2, 0.3 and 0.1, of which the first and the last are right: 0.3 of 0.6.
+TEST(Questions, SeveralRightChoicesHaveAShareOfTheProbability) {
+    Prompt prompt = question("a", {"x", "y", "z"});
+    prompt.right_choices = {0, 2};
+    prompt.may_have_several_right = true;
+    Questions questions;
+    questions.add(0, std::move(prompt), {});
+    std::optional<Questions::Done> done;
+    for (const double probability : {0.2, 0.3, 0.1})
+        done = questions.finished(result(*questions.next(), -std::log(probability)));
+    ASSERT_TRUE(done && done->scores && done->scores->mc2);
+    EXPECT_NEAR(*done->scores->mc2, 0.5, 1e-12);
+    EXPECT_EQ(done->scores->chosen, 1);
 }
 
 TEST(Questions, FailWithTheirFirstChoiceThatFails) {

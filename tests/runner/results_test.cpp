@@ -149,7 +149,7 @@ TEST(ResultLine, JournalKeepsLossAndLogprobs) {
 
 TEST(ResultLine, ChoicesOfAQuestion) {
     ResultRecord record = record_of(4, "sea", 5, "stop");
-    record.choices = ChoiceScores{.logprobs = {-1.5, -0.25}, .chosen = 1, .chosen_norm = 0, .right = 0};
+    record.choices = ChoiceScores{.logprobs = {-1.5, -0.25}, .chosen = 1, .chosen_norm = 0, .right = {0}};
     EXPECT_EQ(format_result(record, {}),
               R"({"id":"item-4","text":"sea","num_tokens":5,"finish_reason":"stop","choice":1,"choice_norm":0,)"
               R"("choice_logprobs":[-1.5,-0.25],"right":0,"acc":0,"acc_norm":1})");
@@ -164,7 +164,13 @@ TEST(ResultLine, ChoicesOfAQuestion) {
               std::string::npos);
     EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
     EXPECT_EQ(nlohmann::json::parse(format_statistics(record, {}, 0, {}))["group"], "seas");
-    record.choices->right.reset();
+    record.choices->right = {1, 2};
+    record.choices->mc2 = 0.25;
+    EXPECT_NE(format_result(record, {}).find(R"("right":[1,2],"acc":1,"acc_norm":0,"mc2":0.25})"), std::string::npos)
+        << format_result(record, {});
+    EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
+    EXPECT_EQ(nlohmann::json::parse(format_statistics(record, {}, 0, {}))["mc2"], 0.25);
+    record.choices->right.clear();
     EXPECT_EQ(format_result(record, {}).find("acc"), std::string::npos) << "the right one is not known";
     EXPECT_FALSE(nlohmann::json::parse(format_statistics(record, {}, 0, {})).contains("acc"));
     EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));

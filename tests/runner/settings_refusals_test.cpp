@@ -587,5 +587,20 @@ TEST(Settings, ExamplesAreOtherDataThanThePrompts) {
               "examples");
 }
 
+TEST(Settings, TextsOfPromptsThatAreNone) {
+    const auto message = [](const std::vector<std::pair<std::string, std::string>>& keys) {
+        std::vector<Assignment> given;
+        for (const auto& [key, value] : keys) given.push_back({key, value, "command line"});
+        return message_of([&] { parse_settings(whole_job, given, "/jobs/j.cfg"); });
+    };
+    EXPECT_EQ(message({{"task", "pg19"}, {"introduction", "Once"}}),
+              "command line: introduction: expected none with task = pg19, got 'Once'");
+    EXPECT_EQ(message({{"task", "dolly"}, {"introduction", "\"Once \\n\""}}), "(no error)");
+    EXPECT_EQ(message({{"task", "prompts"}, {"mode", "multiple-choice"}, {"chat", "true"}, {"choice-gap", "_"}}),
+              "command line: choice-gap: expected none with chat, got '_'; what follows the gap would be a message of "
+              "another kind");
+    EXPECT_EQ(message({{"first-choice", "2"}}).substr(0, 27), "command line: first-choice:");
+}
+
 }  // namespace
 }  // namespace longhaul::runner

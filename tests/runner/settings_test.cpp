@@ -221,7 +221,10 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "few-shot",
                                      "few-shot-data",
                                      "few-shot-split",
-                                     "few-shot-group"};
+                                     "few-shot-group",
+                                     "introduction",
+                                     "choice-gap",
+                                     "first-choice"};
     EXPECT_EQ(keys, stay);
 }
 

@@ -46,12 +46,21 @@ TEST(Summary, AccuracyOfQuestions) {
               std::string::npos)
         << summary.to_table();
     EXPECT_FALSE(json.contains("groups"));
+    EXPECT_FALSE(json.contains("mc2"));
     summary.outcome.groups["seas"] = {.questions = 1, .right = 1, .right_norm = 0};
     EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc"], 1);
     EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc_stderr"], 0) << "of one question";
     summary.outcome.items = 120;
     EXPECT_NE(summary.to_table().find("(acc_norm), of 101 of 120 questions\n"), std::string::npos)
         << "others have no answer, or failed";
+    summary.outcome.answers.with_mc2 = 3;  // 0.5, 0.7 and 0.9
+    summary.outcome.answers.mc2 = 2.1;
+    summary.outcome.answers.squares_of_mc2 = 0.25 + 0.49 + 0.81;
+    EXPECT_NEAR(summary.to_json()["mc2"].get<double>(), 0.7, 1e-12);
+    EXPECT_NEAR(summary.to_json()["mc2_stderr"].get<double>(), 0.2 / std::sqrt(3.0), 1e-12);
+    EXPECT_NE(summary.to_table().find("(acc_norm), 70.00 % ± 11.55 (mc2), of 101 of 120 questions\n"),
+              std::string::npos)
+        << summary.to_table();
 }
 
 TEST(Summary, NamesTheAnswersOfABatch) {

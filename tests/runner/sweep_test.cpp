@@ -534,6 +534,11 @@ TEST_F(SweepTableTest, AccuracyHasItsColumnsWhereQuestionsAreAnswered) {
     EXPECT_EQ(table.to_json()["points"][0]["acc"], 0);
     EXPECT_NE(table.to_csv().find(",tokens,acc,acc_norm,"), std::string::npos) << table.to_csv();
     EXPECT_NE(table.to_markdown().find("62.50"), std::string::npos) << table.to_markdown();
+    EXPECT_EQ(table.to_csv().find("mc2"), std::string::npos);
+    std::ofstream(table.points()[0].settings.output / "summary.json")
+        << R"({"items": 3, "tokens": 1000, "questions": 3, "acc": 0, "acc_norm": 0.625, "mc2": 0.125})";
+    table.look(0, true);
+    EXPECT_NE(table.to_markdown().find("12.50"), std::string::npos) << table.to_markdown();
 }
 
 TEST_F(SweepTableTest, OtherTextsAreFound) {
