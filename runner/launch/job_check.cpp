@@ -230,8 +230,9 @@ class JobChecker {
                 const std::vector<std::int64_t>& right = prompt.right_choices;
                 const auto number = std::ssize(report_.first_prompt->choices);
                 const bool is_right = std::find(right.begin(), right.end(), number) != right.end();
+                const std::string in_prompt = choice.prompt.empty() ? "" : choice.text;
                 report_.first_prompt->choices.push_back(
-                    {tokenizer_->decode(choice.tokens, false), std::ssize(choice.tokens), is_right});
+                    {in_prompt + tokenizer_->decode(choice.tokens, false), std::ssize(choice.tokens), is_right});
             }
             return;
         }
