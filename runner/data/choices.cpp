@@ -144,10 +144,11 @@ GivenChoices read_choices(const Json& object, const Settings& settings, const st
         given.texts = texts_of(*choices, where, "choices");
         return given;
     }
-    if (const Json* const labels = engine::find_member(*choices, "labels", where)) {
-        const Json* const texts = engine::find_member(*choices, "choices", where);
-        given.texts = texts_of(texts != nullptr ? *texts : Json(), where, "choices.choices");
-        given.truths = truths_of(*labels, given.texts.size(), where);
+    const Json* const truths = engine::find_member(*choices, "labels", where);
+    const Json* const named = engine::find_member(*choices, "choices", where);
+    if (truths != nullptr || named != nullptr) {
+        given.texts = texts_of(named != nullptr ? *named : Json(), where, "choices.choices");
+        if (truths != nullptr) given.truths = truths_of(*truths, given.texts.size(), where);
         return given;
     }
     const Json* const texts = engine::find_member(*choices, "text", where);

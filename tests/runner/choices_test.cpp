@@ -274,6 +274,7 @@ TEST_F(ChoicesTest, SeveralMayBeRight) {
     };
     EXPECT_EQ(shown(with("[1, 0, 1]")), "Wet?|* sea| sky|* rain");
     EXPECT_EQ(shown(with("[false, true, false]")), "Wet?| sea|* sky| rain");
+    EXPECT_EQ(shown(with("null")), "Wet?| sea| sky| rain") << "not known";
     const auto data = DataSet::open(with("[1, 0, 1]"));
     EXPECT_TRUE(data->prompt(0, tokenizer_, long_context).may_have_several_right);
     EXPECT_EQ(data->reference(0, tokenizer_), "sea");
