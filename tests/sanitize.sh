@@ -37,14 +37,23 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # than cores, because they differ in length.
 export GTEST_TOTAL_SHARDS=6 GTEST_BRIEF=1
 
-# Cases left out per program. model_test: cases of fifteen seconds and more, which run whole models. runner_test: cases that
-# start the program, because Open MPI plug-ins leak and are then unloaded, so that no name is left to suppress.
+# Cases left out per program. model_test: cases of fifteen seconds and more, which run whole models, and what runs once per
+# family, which is run below for some. runner_test: cases that start the program, because Open MPI plug-ins leak and are
+# then unloaded, so that no name is left to suppress.
 # kernels_test: the emulation (of amx only where it computes nothing new), and the other vector variants (avx512, amx and amx_bf16).
 declare -A without=(
   [kernels_test]="*avx512_emulated:*cuda*emulated:*Attention*/amx_emulated:*Rank*/amx_emulated:*Delta*/amx_emulated:*Kv*/amx_emulated:*Rows*/amx_emulated:*Sum*/amx_emulated:*/avx512*:*/amx:*/amx_bf16:*/amx_bf16_on_avx512:CudaEmulation*:CudaDevice*:LaunchesTest*:LaunchList*:SharedLibrary*"
-  [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*:SelfDrafter.RankedPositions*:TokenSwift.RecursiveGives*:Lyanna.RecursiveGives*:TokenSwift.TheDemosHeadsGain:TriForce.TheDemosModelsGain:Eagle.TheDemosLayerGains:Lyanna.ResamplingOnTheDemo:*.TextsAreDistributedAsTheTargets:*VariantsAndChunks*/gemma3*:*VariantsAndChunks*/gemma4:*VariantsAndChunks*/llama_default*:*VariantsAndChunks*/gpt_oss:*VariantsAndChunks*/ministral3:*VariantsAndChunks*/deepseek_v3:Models/Families.*/seed_oss:Models/Families.*/deepseek_v2:Models/Families.*/glm4_moe_lite:Models/Families.*/glm4:Models/Families.*/olmo*:Models/Families.*/glm:Models/Families.*/exaone*:Models/Families.*/ernie4_5:Models/Families.*/granite4:Models/Families.*/granite_moe:Models/Families.*/dots1:Models/Families.*/solar_open:Models/Families.*/hy_v3:Models/Families.*/qwen2_5_vl:*LongTexts.*/gemma4*:Models/Families.*/qwen3_next:StatesOfLinearAttention.AreStored*:*.SamplingRulesEmit*:Eagle*.*TheText*:Eagle*.RecursiveGives*:Lyanna.Coupled*:TriForce.Coupled*:TokenSwift.Coupled*:TokenSwift.Passes*:TokenSwift.TheTexts*:TokenSwift.APreempted*:ReplicaResume.RowsByLength*:*DraftLayerResume.OnOtherRanks*:*DraftLayerResume.DamagedKeysAndValuesCostTime*:CostModel.MeasuresAModel*:*ContinueAsTransformersDoes*:*Fp32DraftsAreThoseOfPyTorch/tokenswift_qwen*:*LongTexts.*/qwen35:*LongTexts.*/gemma3*:*VariantsAndChunks*/mistral*:TensorParallel.EveryDegree*:Models/MtpTexts.*/qwen3_5*:Models/MtpTexts.*/glm4_moe:PrefixCaching.ResumesOfDrafts*"
+  [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*:SelfDrafter.RankedPositions*:TokenSwift.RecursiveGives*:Lyanna.RecursiveGives*:TokenSwift.TheDemosHeadsGain:TriForce.TheDemosModelsGain:Eagle.TheDemosLayerGains:Lyanna.ResamplingOnTheDemo:*.TextsAreDistributedAsTheTargets:*LongTexts.*/gemma4*:StatesOfLinearAttention.AreStored*:*.SamplingRulesEmit*:Eagle*.*TheText*:Eagle*.RecursiveGives*:Lyanna.Coupled*:TriForce.Coupled*:TokenSwift.Coupled*:TokenSwift.Passes*:TokenSwift.TheTexts*:TokenSwift.APreempted*:ReplicaResume.RowsByLength*:*DraftLayerResume.OnOtherRanks*:*DraftLayerResume.DamagedKeysAndValuesCostTime*:CostModel.MeasuresAModel*:*ContinueAsTransformersDoes*:*Fp32DraftsAreThoseOfPyTorch/tokenswift_qwen*:*LongTexts.*/qwen35:*LongTexts.*/gemma3*:TensorParallel.EveryDegree*:Models/MtpTexts.*/qwen3_5*:Models/MtpTexts.*/glm4_moe:PrefixCaching.ResumesOfDrafts*:Models/Families.*:*VariantsAndChunks*"
   [runner_test]="Cli*"
 )
+
+# Families of models that are run by code of their own: windows and shared keys, linear attention, Mamba-2 and experts,
+# latent attention, sinks, learned positions.
+families=""
+for family in gemma4 qwen3_5 nemotron_h deepseek_v3 gpt_oss gpt2; do
+  families+="Models/Families.*/$family:Models/Parity.VariantsAndChunks*/$family:"
+done
+families="${families%:}-*ContinueAsTransformersDoes*"
 
 # The limit is for tests that hang: several times what the longest shard needs on the slowest machine seen.
 limit_seconds=1800
@@ -79,6 +88,7 @@ start=$SECONDS
 for name in "${programs[@]}"; do
   launch_shards "$name" "build-asan/tests/$name" "-${without[$name]:-}"
 done
+if [[ " ${programs[*]} " == *" model_test "* ]]; then launch_shards families build-asan/tests/model_test "$families"; fi
 launch_shards gpu-races build/tests/gpu_races_test "*/cuda*:RacesOfKernels*:-*GpuGrids*:*LargeBoxes*:*AttentionTest.EqualsReference/cuda_exact*"
 for name in "${replays[@]}"; do
   launch "fuzz.$name" "build-asan/tests/${name}_replay" 3000 tests/fuzz/corpus/"$name"/*

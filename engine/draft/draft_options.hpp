@@ -56,9 +56,9 @@ struct DraftOptions {
         if (!shape.branching.empty()) shape.branching.insert(shape.branching.begin(), passes - 1, 1);
         return shape;
     }
-    /// Whether TreeChooser chooses the size of the trees.
     /// Whether the size of the trees is left to the program.
     [[nodiscard]] bool adapts_tree() const { return !tree.is_given() || tree.is_auto(); }
+    /// Whether TreeChooser chooses it.
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }
 
     /// The options of one of DraftMethod::alternatives, with its own models: the last of `models` is the target or its

@@ -165,7 +165,7 @@ void CheckpointRounds::add_states(Sequence& sequence, RoundJob& job) {
                           }
                       }});
     sequence.saved_states = end;
-    with_states_.push_back(sequence.item.index);
+    with_states_.push_back(sequence.item.number);
 }
 
 /// Has this rank's KV files written. Every rank knows how many there are in all.
@@ -242,8 +242,8 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, RoundContents
         sequence->last_commit = commit_.name;
         sequence->saved_once = true;
         if (group_.is_first()) {
-            files_[commit_.name].items.insert(sequence->item.index);
-            commits_of_item_[sequence->item.index].push_back(commit_.name);
+            files_[commit_.name].items.insert(sequence->item.number);
+            commits_of_item_[sequence->item.number].push_back(commit_.name);
             commit_.items.push_back(std::move(delta));
         }
     }
@@ -355,9 +355,9 @@ void CheckpointRounds::forget_states_if_unneeded(const std::string& commit) {
     writer_->remove(std::exchange(file->second.state_files, {}));
 }
 
-void CheckpointRounds::results_durable(std::span<const std::int64_t> item_indices) {
+void CheckpointRounds::results_durable(std::span<const std::int64_t> item_numbers) {
     if (!enabled()) return;
-    for (const std::int64_t index : item_indices) {
+    for (const std::int64_t index : item_numbers) {
         const auto commits = commits_of_item_.find(index);
         if (commits == commits_of_item_.end()) continue;
         for (const std::string& commit : commits->second) {

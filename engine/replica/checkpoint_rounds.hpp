@@ -68,7 +68,7 @@ class CheckpointRounds {
 
     /// First rank: the results of these items are durable. Removes the files that no unfinished item of this launch
     /// needs.
-    void results_durable(std::span<const std::int64_t> item_indices);
+    void results_durable(std::span<const std::int64_t> item_numbers);
 
     /// First rank: "" or the storage error; no round begins after one.
     [[nodiscard]] const std::string& error() const { return error_; }

@@ -176,7 +176,7 @@ void Replica::State::find_answer(const WorkItem& item, FinishedItem& done) const
 void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::string& error) {
     if (!group.is_first()) return;
     FinishedItem done;
-    done.index = sequence.item.index;
+    done.number = sequence.item.number;
     done.sample = sequence.item.sample;
     done.tokens.assign(sequence.output().begin(), sequence.output().end());
     if (options.scoring) {

@@ -180,7 +180,7 @@ void Replica::State::plan_memory(StepHeader& header) {
 
 void Replica::State::refuse_next(const std::string& error) {
     FinishedItem refused;
-    refused.index = next->item.index;
+    refused.number = next->item.number;
     refused.sample = next->item.sample;
     refused.reason = FinishReason::error;
     refused.error = error;

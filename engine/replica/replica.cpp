@@ -24,7 +24,7 @@ Replica::~Replica() {
 
 ReplicaOutcome Replica::run() {
     State& s = *state_;
-    s.report("idle");  // what it took to get here is no pass's time
+    s.report(ReplicaPhase::idle);  // what it took to get here is no pass's time
     for (;;) {
         if (s.hooks.poke) s.hooks.poke();
         StepHeader header = s.group.is_first() ? s.plan() : StepHeader{};
@@ -48,7 +48,7 @@ ReplicaOutcome Replica::run() {
             s.step(header);
         }
     }
-    s.report("idle");
+    s.report(ReplicaPhase::idle);
     s.outcome.progress = s.progress;
     s.outcome.progress.checkpoint_rounds = s.rounds.committed_rounds();
     s.outcome.checkpoint_error = s.rounds.error();
@@ -56,8 +56,8 @@ ReplicaOutcome Replica::run() {
     return s.outcome;
 }
 
-void Replica::results_durable(std::span<const std::int64_t> item_indices) {
-    state_->rounds.results_durable(item_indices);
+void Replica::results_durable(std::span<const std::int64_t> item_numbers) {
+    state_->rounds.results_durable(item_numbers);
 }
 
 }  // namespace longhaul::engine

@@ -60,6 +60,9 @@ struct ReplicaOptions {
     bool prefix_caching = true;                            ///< false: every prompt is computed as a whole
 };
 
+/// What the last step of a replica did.
+enum class ReplicaPhase { idle, prefill, decode };
+
 /// The numbers of a progress line.
 struct ReplicaProgress {
     std::int64_t in_flight = 0;         ///< sequences
@@ -71,8 +74,8 @@ struct ReplicaProgress {
     std::int64_t unfinished_tokens = 0;  ///< output tokens so far of the items in flight
     std::int64_t kept_tokens = 0;        ///< output tokens that the items of this launch began with
     double oldest_share = 0;             ///< largest output tokens / max_tokens of the items in flight
-    std::string phase;                   ///< "prefill", "decode", "idle"
-    bool mixed = false;                  ///< phase "decode", and the pass also computed prompt rows
+    ReplicaPhase phase = ReplicaPhase::idle;
+    bool mixed = false;  ///< in phase decode: the pass also computed prompt rows
 };
 
 /// Callbacks of the loop. All except `poke` and `store` are called on the group's first rank only.
@@ -82,7 +85,7 @@ struct ReplicaHooks {
     std::function<bool()> stop_requested;
     std::function<void(const ReplicaProgress&)> progress;  ///< once per step; must be cheap
     /// Optional: called after every step with an item's new tokens and its total number of output tokens.
-    std::function<void(std::int64_t index, std::span<const std::int32_t> tokens, std::int64_t num_output)> emitted;
+    std::function<void(std::int64_t number, std::span<const std::int32_t> tokens, std::int64_t num_output)> emitted;
     std::function<void(const std::string&)>
         damaged;                       ///< optional: called with a line about an unusable checkpoint file
     std::function<void()> poke;        ///< every rank, every step and layer: heartbeat, MPI progress
@@ -114,7 +117,7 @@ class Replica {
 
     /// First rank: the results of these items are durable. Their checkpoint files are removed once no other item needs
     /// them.
-    void results_durable(std::span<const std::int64_t> item_indices);
+    void results_durable(std::span<const std::int64_t> item_numbers);
 
   private:
     struct State;

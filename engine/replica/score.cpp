@@ -122,7 +122,7 @@ void Replica::State::take_scores(const TextSlice& slice, PassResult& result) {
     progress.prefilled_tokens += slice.num_rows - slice.num_logits;
     progress.decode_tokens += num_new;
     if (hooks.emitted && group.is_first() && num_new > 0) {
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(num_new), sequence.num_output());
+        hooks.emitted(sequence.item.number, std::span(sequence.tokens).last(num_new), sequence.num_output());
     }
     if (!reason) return;
     finish(sequence, *reason);
@@ -152,7 +152,7 @@ void Replica::State::score_step(const StepHeader& header) {
     outcome.verify_seconds += seconds_since(start) - forward_seconds;
     outcome.decode_seconds += seconds_since(start);
     trim_prefix();
-    report("decode");
+    report(ReplicaPhase::decode);
 }
 
 }  // namespace longhaul::engine

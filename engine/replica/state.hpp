@@ -209,7 +209,7 @@ struct Replica::State {
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(RoundContents contents);
-    void report(const char* phase);
+    void report(ReplicaPhase phase);
     [[nodiscard]] std::int64_t depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] bool is_coupled() const { return options.verify == VerifyRule::coupled; }
     [[nodiscard]] Noise noise_of(const Sequence& sequence) const;

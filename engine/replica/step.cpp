@@ -266,7 +266,7 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
     progress.decode_tokens += num_new;
     ++progress.target_calls;
     if (hooks.emitted && group.is_first())
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(num_new), sequence.num_output());
+        hooks.emitted(sequence.item.number, std::span(sequence.tokens).last(num_new), sequence.num_output());
     slice.reason = reason;
 }
 
@@ -408,7 +408,7 @@ void Replica::State::step(const StepHeader& header) {
     if (num_prefill > 0)
         pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count() + observing);
     keep_time(times, header.trees.method);
-    const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
+    const ReplicaPhase phase = prefills() && slices.empty() ? ReplicaPhase::prefill : ReplicaPhase::decode;
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
         finish(*slice.sequence, *slice.reason, error_of(slice));
@@ -425,7 +425,7 @@ std::string Replica::State::error_of(const DecodeSlice& slice) {
     return slice.sequence->constraint->is_at_limit() ? limit_error : format_error;
 }
 
-void Replica::State::report(const char* phase) {
+void Replica::State::report(ReplicaPhase phase) {
     if (!group.is_first() || !hooks.progress) return;
     progress.in_flight = static_cast<std::int64_t>(in_flight.size());
     progress.checkpoint_rounds = rounds.committed_rounds();

@@ -57,7 +57,7 @@ void fields(Archive& archive, GenerationOptions& options) {
 
 template <class Archive>
 void fields(Archive& archive, WorkItem& item) {
-    archive(item.index);
+    archive(item.number);
     archive(item.id);
     archive(item.sample);
     archive(item.checkpoint_key);

@@ -22,8 +22,8 @@ struct EarlierOutput {
 
 /// An item from the runner (on the group's first rank).
 struct WorkItem {
-    std::int64_t index = 0;  ///< the runner's number of the item; returned with the result
-    std::string id;          ///< together with `sample` and the seed: the key of its random numbers
+    std::int64_t number = 0;  ///< the runner's, of the item; returned with the result
+    std::string id;           ///< together with `sample` and the seed: the key of its random numbers
     std::int64_t sample = 0;
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
@@ -41,7 +41,7 @@ struct WorkItem {
 enum class FinishReason { length, stop, repetition, error };
 
 struct FinishedItem {
-    std::int64_t index = 0, sample = 0;   ///< of the WorkItem
+    std::int64_t number = 0, sample = 0;  ///< of the WorkItem
     std::vector<std::int32_t> tokens;     ///< all output tokens, end-of-text included; on an error those before it
     std::string text;                     ///< without special tokens and the stop string; empty if only scored
     std::optional<std::string> answer{};  ///< the part of `text` behind the reasoning; nullopt if that has no end

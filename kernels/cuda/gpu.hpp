@@ -214,14 +214,6 @@ __device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t (&to)[4]
                  : "r"(from)
                  : "memory");
 }
-/// Loads two matrices, with row addresses from lanes 0..15.
-__device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
-    const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
-                 : "r"(from)
-                 : "memory");
-}
 
 /// Rounds two values to bf16, the first in the low half. Same as f32_to_bf16, except that NaN payloads may differ.
 __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {

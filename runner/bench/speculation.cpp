@@ -71,7 +71,7 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
     hooks.next_work = [&]() -> std::optional<engine::WorkItem> {
         if (handed_out) return {};
         handed_out = true;
-        engine::WorkItem item{.index = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}};
+        engine::WorkItem item{.number = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}};
         item.options =
             std::make_shared<const engine::GenerationOptions>(engine::GenerationOptions{.max_tokens = max_tokens});
         for (std::int64_t i = 0; i < prompt_tokens; ++i) {

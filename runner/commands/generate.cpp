@@ -143,7 +143,7 @@ engine::ReplicaHooks hooks_of(Session& session, std::vector<std::int32_t> prompt
         if (std::exchange(given, true)) return std::nullopt;
         // Id 1 is the id of the first item in a data set without ids, so `run` gives the same random numbers and text.
         return engine::WorkItem{
-            .index = 0, .id = "1", .sample = 0, .checkpoint_key = "1", .prompt = prompt, .options = options};
+            .number = 0, .id = "1", .sample = 0, .checkpoint_key = "1", .prompt = prompt, .options = options};
     };
     hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
     hooks.stop_requested = [] { return stop_wanted != 0; };

@@ -31,7 +31,7 @@ void Questions::add(std::int64_t number, Prompt prompt,
     question.results.resize(prompt.choices.size());
     for (PromptChoice& choice : prompt.choices) {
         engine::WorkItem item;
-        item.index = number;
+        item.number = number;
         item.id = prompt.id;
         item.sample = std::ssize(question.texts);
         item.checkpoint_key = checkpoint_key(prompt.id, item.sample);
@@ -52,7 +52,7 @@ std::optional<engine::WorkItem> Questions::next() {
 }
 
 std::optional<Questions::Done> Questions::finished(const engine::FinishedItem& choice) {
-    const auto at = questions_.find(choice.index);
+    const auto at = questions_.find(choice.number);
     std::vector<std::optional<engine::FinishedItem>>& results = at->second.results;
     results.at(static_cast<std::size_t>(choice.sample)) = choice;
     if (!std::all_of(results.begin(), results.end(), [](const auto& result) { return result.has_value(); }))
@@ -65,7 +65,7 @@ std::optional<Questions::Done> Questions::finished(const engine::FinishedItem& c
 Questions::Done Questions::done(const Question& question) {
     Done done;
     engine::FinishedItem& item = done.item;
-    item.index = question.results.front()->index;
+    item.number = question.results.front()->number;
     item.reason = engine::FinishReason::stop;
     ChoiceScores scores{.logprobs = {}, .right = question.right, .group = question.group};
     std::vector<double> per_character;

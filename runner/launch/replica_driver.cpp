@@ -195,7 +195,7 @@ engine::ReplicaOutcome ReplicaDriver::run() {
     }
     sync_results();
     forget_durable();
-    totals_.state = static_cast<std::int64_t>(ReplicaTotals::State::finished);
+    totals_.enter(ReplicaTotals::State::finished);
     totals_.in_flight = 0;
     if (!outcome.stopped) totals_.unfinished_tokens = 0;
     // no other replica can take over this replica's unfinished items
@@ -229,7 +229,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
             continue;
         }
         engine::WorkItem item;
-        item.index = number;
+        item.number = number;
         item.id = prompt.id;
         item.sample = key.sample;
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
@@ -246,7 +246,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
 
 /// What an item has from a result that a lower max-tokens ended. None if it is not intact: the item is generated again.
 engine::EarlierOutput ReplicaDriver::earlier_output(const engine::WorkItem& item) const {
-    std::optional<ResultRecord> record = earlier_.find(key_of(item.index));
+    std::optional<ResultRecord> record = earlier_.find(key_of(item.number));
     if (!record || record->id != item.id || record->prompt_tokens != std::ssize(item.prompt)) return {};
     const std::int64_t num_best = std::min<std::int64_t>(item.options->logprobs, loaded_.model->config().vocab_size);
     return {.tokens = resume_tokens(*record),
@@ -257,7 +257,7 @@ engine::EarlierOutput ReplicaDriver::earlier_output(const engine::WorkItem& item
 /// Whether a greater max-tokens would continue the item. Other rules than `coupled` may not have ended at a step's end.
 bool ReplicaDriver::may_resume(const engine::FinishedItem& item) const {
     const Settings& settings = phase_.settings;
-    return item.reason == engine::FinishReason::length && !own_limits_.contains(item.index) && settings.is_coupled() &&
+    return item.reason == engine::FinishReason::length && !own_limits_.contains(item.number) && settings.is_coupled() &&
            !has_given_texts(settings) && kind_of("max-tokens", settings) == KeyKind::extension;
 }
 
@@ -267,7 +267,7 @@ std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const
 
 void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt) {
     engine::FinishedItem item;
-    item.index = number;
+    item.number = number;
     item.reason = engine::FinishReason::error;
     item.error = prompt.error;
     const auto options = options_of(prompt);
@@ -280,7 +280,7 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
 
 ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const std::string& id) const {
     ResultRecord record;
-    record.key = key_of(item.index);
+    record.key = key_of(item.number);
     record.id = id;
     record.text = item.text;
     record.answer = item.answer;
@@ -293,14 +293,14 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.error = item.error;
     record.token_ids = item.tokens;
     record.max_tokens = item.max_tokens;
-    record.own_max_tokens = own_limits_.contains(item.index);
+    record.own_max_tokens = own_limits_.contains(item.number);
     record.prompt_tokens = item.prompt_tokens;
     if (may_resume(item)) record.statistics = engine::statistics_to_json(item.statistics);
     return record;
 }
 
 void ReplicaDriver::finished(const engine::FinishedItem& item) {
-    const std::string id = loaded_.data->id(key_of(item.index).index);
+    const std::string id = loaded_.data->id(key_of(item.number).index);
     if (phase_.settings.mode != Mode::multiple_choice) return record(record_of(item, id), item);
     std::optional<Questions::Done> question = questions_.finished(item);
     if (!question) return;
@@ -322,12 +322,12 @@ void ReplicaDriver::write_states(const ResultRecord& record, const engine::TextS
 void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {
     try {
         if (item.states) write_states(record, *item.states);
-        writer_.append(record, item, item.index);
+        writer_.append(record, item, item.number);
     } catch (const StorageError& error) {
         note_storage_error(error.what());  // its checkpoint stays, and the next launch finishes the item again
         return;
     }
-    resumed_.erase(item.index);
+    resumed_.erase(item.number);
     totals_.resumed_unfinished = std::ssize(resumed_);
     totals_.done_items += 1;
     totals_.done_tokens += record.num_tokens;
@@ -360,11 +360,19 @@ void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
     const Clock::time_point time = Clock::now();
     const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(time - last_progress_).count();
     last_progress_ = time;
-    using State = ReplicaTotals::State;
-    const State state = now.phase == "decode" ? State::decode : now.phase == "prefill" ? State::prefill : State::idle;
-    if (state == State::decode) (now.mixed ? totals_.mixed_microseconds : totals_.decode_microseconds) += elapsed;
-    if (state == State::prefill) totals_.prefill_microseconds += elapsed;
-    totals_.state = static_cast<std::int64_t>(state);
+    switch (now.phase) {
+        case engine::ReplicaPhase::idle:
+            totals_.enter(ReplicaTotals::State::idle);
+            break;
+        case engine::ReplicaPhase::prefill:
+            totals_.enter(ReplicaTotals::State::prefill);
+            totals_.prefill_microseconds += elapsed;
+            break;
+        case engine::ReplicaPhase::decode:
+            totals_.enter(ReplicaTotals::State::decode);
+            (now.mixed ? totals_.mixed_microseconds : totals_.decode_microseconds) += elapsed;
+            break;
+    }
     totals_.in_flight = now.in_flight;
     totals_.unfinished_tokens = now.unfinished_tokens;
     totals_.kept_tokens = now.kept_tokens;
@@ -379,7 +387,6 @@ void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
     {
         const std::lock_guard lock(mutex_);
         shown_totals_ = totals_;
-        if (phase_name_ != now.phase) phase_name_ = now.phase;
     }
     forget_durable();
 }
@@ -415,13 +422,11 @@ void ReplicaDriver::sync_results() noexcept {
 
 void ReplicaDriver::write_heartbeat() noexcept {
     ReplicaTotals totals;
-    std::string phase_name;
     double first_token_seconds = 0;
     {
         const std::lock_guard lock(mutex_);
         first_token_seconds = first_token_seconds_;
         totals = shown_totals_;
-        phase_name = phase_name_;
     }
     const std::string name = std::to_string(world_.replica()) + "-" + std::to_string(phase_.epoch);
     try {
@@ -431,7 +436,7 @@ void ReplicaDriver::write_heartbeat() noexcept {
         json["time"] = utc_now();
         json["host"] = world_.host();
         json["pid"] = ProcessId::mine().pid;
-        json["phase"] = phase_name;
+        json["phase"] = totals.state_name();
         json["in_flight"] = totals.in_flight;
         json["unfinished_tokens"] = totals.unfinished_tokens;
         json["done"] = totals.done_items;

@@ -87,9 +87,8 @@ class ReplicaDriver {
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;
-    ReplicaTotals totals_;        ///< main thread only
-    ReplicaTotals shown_totals_;  ///< a copy for the heartbeat, under mutex_
-    std::string phase_name_ = "starting";
+    ReplicaTotals totals_;            ///< main thread only
+    ReplicaTotals shown_totals_;      ///< a copy for the heartbeat, under mutex_
     double first_token_seconds_ = 0;  ///< a copy for the heartbeat, under mutex_
     mutable std::mutex mutex_;
     std::string storage_error_;  ///< under mutex_

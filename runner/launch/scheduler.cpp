@@ -161,8 +161,4 @@ std::vector<ReplicaTotals> Board::totals() const {
     return all;
 }
 
-std::int64_t Board::taken() const {
-    return load_word(words_ + counter_word);
-}
-
 }  // namespace longhaul::runner

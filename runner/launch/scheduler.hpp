@@ -64,8 +64,6 @@ class Board {
 
     /// Rank 0 only, any thread: current slots of all ranks.
     [[nodiscard]] std::vector<ReplicaTotals> totals() const;
-    /// Rank 0 only, any thread: current value of the counter.
-    [[nodiscard]] std::int64_t taken() const;
 
   private:
     using Clock = std::chrono::steady_clock;

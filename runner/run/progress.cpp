@@ -39,9 +39,7 @@ ReplicaTotals sum_of(const std::vector<ReplicaTotals>& slots) {
         sum.prefill_microseconds += slot.prefill_microseconds;
         sum.mixed_microseconds += slot.mixed_microseconds;
         sum.mixed_tokens += slot.mixed_tokens;
-        sum.state = std::max(sum.state, slot.state == static_cast<std::int64_t>(ReplicaTotals::State::decode)
-                                            ? slot.state
-                                            : std::int64_t{0});
+        if (slot.is(ReplicaTotals::State::decode)) sum.enter(ReplicaTotals::State::decode);
     }
     return sum;
 }
@@ -53,7 +51,7 @@ JobProgress ProgressMeter::update(const ReplicaTotals& sum, double seconds) {
     progress.failed = size_.failed_before + sum.failed_items;
     progress.in_flight = sum.in_flight;
     progress.tokens = sum.emitted;
-    progress.prefilling = sum.state == 0 && sum.in_flight > 0;
+    progress.prefilling = !sum.is(ReplicaTotals::State::decode) && sum.in_flight > 0;
     progress.prefilled = sum.prefilled;
     if (sum.drafted > 0) progress.acceptance = static_cast<double>(sum.accepted) / static_cast<double>(sum.drafted);
     if (sum.target_calls > 0) {

@@ -387,7 +387,6 @@ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&
 void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
 void load_matrix_x4(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row);
-void load_matrix_x2(std::uint32_t (&to)[2], const void* row);
 std::uint32_t transpose_matrix(std::uint32_t pair);
 
 }  // namespace longhaul::kernels::cuda

@@ -99,9 +99,6 @@ void load_matrix_x4(std::uint32_t (&to)[4], const void* row) {
 void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row) {
     load_matrices(to, row, true);
 }
-void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
-    load_matrices(to, row, false);
-}
 
 std::uint32_t transpose_matrix(std::uint32_t pair) {
     const auto all = emulation::exchange(pair);

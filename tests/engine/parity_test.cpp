@@ -116,6 +116,8 @@ TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
         const auto reference =
             run_model(golden.folder, precision, kernels::CpuVariant::reference, golden.tokens, golden.positions);
         for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
+            // The plain loops take longest: their chunks are compared in one precision.
+            if (variant == kernels::CpuVariant::reference && precision != precisions.front()) continue;
             const auto run = run_model(golden.folder, precision, variant, golden.tokens, golden.positions, 1, 33, 2);
             EXPECT_TRUE(same_bits(run.logits(), reference.logits())) << kernels::variant_name(variant);
         }

@@ -13,7 +13,7 @@ namespace longhaul::runner {
 namespace {
 
 ReplicaTotals totals_of(ReplicaTotals sum) {
-    sum.state = static_cast<std::int64_t>(ReplicaTotals::State::decode);
+    sum.enter(ReplicaTotals::State::decode);
     return sum;
 }
 

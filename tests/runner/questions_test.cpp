@@ -20,7 +20,7 @@ Prompt question(const std::string& id, const std::vector<std::string>& texts, st
 
 engine::FinishedItem result(const engine::WorkItem& item, double nll, const std::string& error = {}) {
     engine::FinishedItem done;
-    done.index = item.index;
+    done.number = item.number;
     done.sample = item.sample;
     done.prompt_tokens = 3;
     done.error = error;
@@ -39,7 +39,7 @@ TEST(Questions, AreItemsOfTheirChoices) {
     for (std::int64_t choice = 0; choice < 2; ++choice) {
         const auto item = questions.next();
         ASSERT_TRUE(item);
-        EXPECT_EQ(item->index, 7);
+        EXPECT_EQ(item->number, 7);
         EXPECT_EQ(item->sample, choice);
         EXPECT_EQ(item->checkpoint_key, "a#" + std::to_string(choice)) << "unique among those in flight";
         EXPECT_EQ(item->prompt, (std::vector<std::int32_t>{1, 2, 3}));
@@ -60,7 +60,7 @@ TEST(Questions, AreDoneWithTheirLastChoice) {
     EXPECT_FALSE(questions.finished(result(items[2], 4)));
     const auto first = questions.finished(result(items[0], 6));
     ASSERT_TRUE(first && first->scores);
-    EXPECT_EQ(first->item.index, 0);
+    EXPECT_EQ(first->item.number, 0);
     EXPECT_EQ(first->item.reason, engine::FinishReason::stop);
     EXPECT_EQ(first->item.text, "b");
     EXPECT_EQ(first->scores->logprobs, (std::vector<double>{-6, -2}));
