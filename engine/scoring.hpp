@@ -2,7 +2,9 @@
 // sliding windows over a document longer than the context window.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace longhaul::engine {
@@ -17,20 +19,29 @@ struct LossByPosition {
     std::vector<Bucket> buckets;  ///< buckets[b] covers positions [2^b, 2^(b+1))
     std::int64_t covered_tokens =
         0;  ///< output tokens covered, including those not scored because they have no context
+    /// Scored tokens that were the most probable ones, as greedy decoding chooses them; nullopt: a version that did not
+    /// count them scored some.
+    std::optional<std::int64_t> greedy_tokens = 0;
 
     /// `position` >= 1.
-    void add(std::int64_t position, double log_probability) {
+    void add(std::int64_t position, double log_probability, bool is_greedy) {
         std::size_t bucket = 0;
         while (position >> (bucket + 1) != 0) ++bucket;
         if (buckets.size() <= bucket) buckets.resize(bucket + 1);
         ++buckets[bucket].count;
         buckets[bucket].nll -= log_probability;
         ++covered_tokens;
+        if (greedy_tokens && is_greedy) ++*greedy_tokens;
     }
     [[nodiscard]] std::int64_t num_tokens() const {
         std::int64_t count = 0;
         for (const Bucket& bucket : buckets) count += bucket.count;
         return count;
+    }
+    /// Whether greedy decoding gives all scored tokens; nullopt if that is not known.
+    [[nodiscard]] std::optional<bool> is_greedy() const {
+        if (!greedy_tokens || buckets.empty()) return std::nullopt;
+        return *greedy_tokens == num_tokens();
     }
     [[nodiscard]] double nll() const {
         double sum = 0;

@@ -97,6 +97,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("length_score", "S_l", 2, "length", "LongWriter's score of words against the required length, mean"),
         Measure("loss", "loss", 4, "likelihood", "nats a token of the given continuations"),
         Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", exp_of),
+        Measure("token_accuracy", "token acc", 2, "likelihood", "100 x share of tokens that greedy decoding chooses"),
         Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
         Measure("own_perplexity", "own perplexity", 3, "logprobs",
                 "exp of the mean -log p of the generated tokens, by the raw logits", exp_of),
@@ -366,7 +367,10 @@ def _likelihood(item: Item) -> dict[str, Ratio]:
         return {}
     loss = (item.nll, float(item.scored_tokens))
     bits = item.nll / math.log(2) if item.scored_bytes > 0 else 0.0
-    return {"loss": loss, "perplexity": loss, "bits_per_byte": (bits, float(item.scored_bytes))}
+    ratios = {"loss": loss, "perplexity": loss, "bits_per_byte": (bits, float(item.scored_bytes))}
+    if item.greedy_tokens is not None:
+        ratios["token_accuracy"] = (100.0 * item.greedy_tokens, float(item.scored_tokens))
+    return ratios
 
 
 def _own_likelihood(item: Item) -> dict[str, Ratio]:

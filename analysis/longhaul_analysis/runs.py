@@ -54,7 +54,7 @@ STATISTICS: Mapping[str, type] = {
     "accepted_draft_model": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
     "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float, "resumes": int,
     "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
-    "acc": int, "acc_norm": int, "mc2": float,
+    "greedy_tokens": int, "acc": int, "acc_norm": int, "mc2": float,
 }  # fmt: skip
 
 
@@ -75,7 +75,8 @@ class Item:
     own_nll: float | None = None  # sum of -log p of the chosen tokens, of `logprobs`; natural logarithm
     nll: float | None = None  # sum of -log p of a given continuation, natural logarithm
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
-    acc: int | None = None  # 1 if the most probable choice of a question is right, else 0; None: not known
+    greedy_tokens: int | None = None  # of the tokens that `nll` is the sum of, those that greedy decoding chooses
+    acc: int | None = None  # 1 if a question's most probable choice is right, or all tokens are greedy; None: not known
     acc_norm: int | None = None  # the same of the most probable one per character
     mc2: float | None = None  # share of the right choices in the probability of all, if several may be right
     reference: str | None = None
@@ -407,6 +408,7 @@ def _item(value: dict[str, Any], where: str) -> Item:
         logprobs=get("logprobs", list, "a list"),
         nll=get("nll", float, "a number"),
         loss_by_position=get("loss_by_position", list, "a list"),
+        greedy_tokens=get("greedy_tokens", int, "an integer"),
         acc=get("acc", int, "an integer"),
         acc_norm=get("acc_norm", int, "an integer"),
         mc2=get("mc2", float, "a number"),

@@ -19,7 +19,8 @@ from .significance import item_error
 
 DEFAULT_MEASURES = (
     "bleu", "chrf", "rouge1", "rouge2", "rougeL", "acc", "acc_norm", "mc2", "distinct", "repetition", "perplexity",
-    "bits_per_byte", "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup", "loops", "loop_onset",
+    "bits_per_byte", "token_accuracy", "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup",
+    "loops", "loop_onset",
 )  # fmt: skip
 
 

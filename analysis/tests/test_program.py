@@ -36,5 +36,12 @@ def test_from_data_to_table(tmp_path):
     assert list(rows["run"]) == ["ngram"] * 2 + ["samples"] * 4
     assert list(rows["job_stop"].isna()) == [True] * 2 + [False] * 4
     (stats, *_) = map(json.loads, (first.folder / "stats.jsonl").read_text().splitlines())
-    optional = {"scored_tokens", "scored_bytes", "acc", "acc_norm", "mc2"}  # of given continuations and choices
+    optional = {
+        "scored_tokens",
+        "scored_bytes",
+        "greedy_tokens",
+        "acc",
+        "acc_norm",
+        "mc2",
+    }  # of given continuations and choices
     assert set(STATISTICS) - optional <= set(stats)

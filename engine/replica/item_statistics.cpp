@@ -61,7 +61,9 @@ std::vector<LengthRow> length_from_json(const nlohmann::json& json) {
 nlohmann::json loss_to_json(const LossByPosition& loss) {
     nlohmann::json buckets = nlohmann::json::array();
     for (const LossByPosition::Bucket& bucket : loss.buckets) buckets.push_back({bucket.count, bucket.nll});
-    return {{"covered_tokens", loss.covered_tokens}, {"buckets", buckets}};
+    nlohmann::json json{{"covered_tokens", loss.covered_tokens}, {"buckets", buckets}};
+    if (loss.greedy_tokens) json["greedy_tokens"] = *loss.greedy_tokens;
+    return json;
 }
 
 LossByPosition loss_from_json(const nlohmann::json& json) {
@@ -71,6 +73,12 @@ LossByPosition loss_from_json(const nlohmann::json& json) {
             loss.buckets.push_back({bucket.at(0).get<std::int64_t>(), bucket.at(1).get<double>()});
         }
         loss.covered_tokens = json.at("covered_tokens").get<std::int64_t>();
+        const auto greedy = json.find("greedy_tokens");
+        if (greedy != json.end()) {
+            loss.greedy_tokens = greedy->get<std::int64_t>();
+        } else if (!loss.buckets.empty()) {
+            loss.greedy_tokens.reset();
+        }
         return loss.buckets.size() < 63 ? loss : LossByPosition();
     } catch (const nlohmann::json::exception&) {
         return {};

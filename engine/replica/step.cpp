@@ -165,7 +165,8 @@ std::int64_t Replica::State::add_prompt_rows() {
 void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token) {
     if (!group.is_first() || (sequence.num_logprobs == 0 && !sequence.is_forced())) return;
     log_softmax.set(logits.row(row));
-    if (sequence.is_forced()) sequence.statistics.loss.add(sequence.num_tokens(), log_softmax(token));
+    if (sequence.is_forced())
+        sequence.statistics.loss.add(sequence.num_tokens(), log_softmax(token), log_softmax.is_best(token));
     if (sequence.num_logprobs == 0) return;
     append_logprobs(log_softmax, token, sequence.num_logprobs, sequence.logprobs);
     rounds.count_record_bytes(logprob_words(sequence.num_logprobs) * static_cast<std::int64_t>(sizeof(std::int32_t)));

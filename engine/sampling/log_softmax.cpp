@@ -67,6 +67,11 @@ double LogSoftmax::operator()(std::int32_t token) const {
     return std::max((static_cast<double>(logit) - greatest_) - log_sum_, min_log_probability);
 }
 
+bool LogSoftmax::is_best(std::int32_t token) const {
+    if (static_cast<double>(logits_[token]) != greatest_) return false;
+    return std::find(logits_.begin(), logits_.begin() + token, logits_[token]) == logits_.begin() + token;
+}
+
 std::span<const std::int32_t> LogSoftmax::best(std::int64_t count) {
     const auto logit = [&](std::int32_t token) { return logits_[token]; };
     const auto better = [&](std::int32_t a, std::int32_t b) {

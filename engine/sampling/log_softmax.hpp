@@ -24,6 +24,9 @@ class LogSoftmax {
     /// log p, at least `min_log_probability`.
     [[nodiscard]] double operator()(std::int32_t token) const;
 
+    /// Whether greedy decoding chooses the token: none is more probable, and of those as probable it has the lowest id.
+    [[nodiscard]] bool is_best(std::int32_t token) const;
+
     /// The `count` most probable tokens, most probable first; ties go to the lower id. Valid until the next call.
     [[nodiscard]] std::span<const std::int32_t> best(std::int64_t count);
 

@@ -47,10 +47,13 @@ std::vector<std::string> add_statistics(std::span<const std::filesystem::path> r
         outcome.nll += line.value("nll", 0.0);
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");
+        outcome.judged_tokens += line.contains("greedy_tokens") ? count("scored_tokens") : 0;
+        outcome.greedy_tokens += count("greedy_tokens");
         if (!line.contains("acc")) return;
         const auto add_answer = [&](AnswerCounts& to) {
             to.questions += 1;
             to.right += count("acc");
+            to.with_norm += line.contains("acc_norm") ? 1 : 0;
             to.right_norm += count("acc_norm");
             if (!line.contains("mc2")) return;
             const double mc2 = line.value("mc2", 0.0);

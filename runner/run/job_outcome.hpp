@@ -24,9 +24,10 @@ struct DecodeSpeed {
 /// Questions whose right choice is known; of those, for how many the most probable one was right, and for how many the
 /// most probable one per character.
 struct AnswerCounts {
-    std::int64_t questions = 0, right = 0, right_norm = 0;
-    std::int64_t with_mc2 = 0;           ///< questions with ChoiceScores::mc2
-    double mc2 = 0, squares_of_mc2 = 0;  ///< sums over these
+    std::int64_t questions = 0, right = 0;
+    std::int64_t with_norm = 0, right_norm = 0;  ///< of questions with choices
+    std::int64_t with_mc2 = 0;                   ///< questions with ChoiceScores::mc2
+    double mc2 = 0, squares_of_mc2 = 0;          ///< sums over these
 };
 
 /// How a phase ended. All members are set on rank 0; `exit_code`, `all_done` and `stop` on all ranks.
@@ -48,7 +49,9 @@ struct JobOutcome {
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of teacher-forced continuations, in nats
     std::int64_t scored_tokens = 0, scored_bytes = 0;
-    AnswerCounts answers;                        ///< of all questions
+    /// Scored tokens of items whose greedy tokens were counted, and these (LossByPosition::greedy_tokens).
+    std::int64_t judged_tokens = 0, greedy_tokens = 0;
+    AnswerCounts answers;                        ///< of all questions and continuations
     std::map<std::string, AnswerCounts> groups;  ///< of those with a group (few-shot-group)
     DecodeSpeed speed;                           ///< over all launches
     double working_seconds = 0;  ///< prefill and decode time: the longest replica of each launch, summed over launches

@@ -27,13 +27,20 @@ void put_accuracy(Ordered& json, const ChoiceScores& choices) {
     if (choices.mc2) json["mc2"] = *choices.mc2;
 }
 
+/// What greedy decoding would give of a given text.
+void put_greedy(Ordered& json, const engine::LossByPosition& loss, const ResultFormat& format) {
+    if (!loss.greedy_tokens) return;
+    json["greedy_tokens"] = *loss.greedy_tokens;
+    if (format.continuations) json["acc"] = *loss.is_greedy() ? 1 : 0;
+}
+
 void put_choices(Ordered& json, const ChoiceScores& choices) {
     if (!choices.group.empty()) json["group"] = choices.group;
     json["choice"] = choices.chosen;
     json["choice_norm"] = choices.chosen_norm;
     json["choice_logprobs"] = choices.logprobs;
-    if (choices.right.size() == 1) json["right"] = choices.right.front();
-    if (choices.right.size() > 1) json["right"] = choices.right;
+    // Where several may be right always an array: readers of columns expect one type.
+    if (!choices.right.empty()) json["right"] = choices.mc2 ? Ordered(choices.right) : Ordered(choices.right.front());
     put_accuracy(json, choices);
 }
 
@@ -69,6 +76,7 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
         if (count > 0) buckets.push_back({std::int64_t{1} << b, count, nll});
     }
     json["loss_by_position"] = std::move(buckets);
+    put_greedy(json, record.loss, format);
 }
 
 /// A last member of a line whose value is copied as text and not parsed, because it may be a thousand times larger than
@@ -121,6 +129,11 @@ engine::LossByPosition loss_of(const Json& json) {
         if (loss.buckets.size() < place) loss.buckets.resize(place);
         loss.buckets[place - 1] = {bucket.at(1).get<std::int64_t>(), bucket.at(2).get<double>()};
     }
+    if (json.contains("greedy_tokens")) {
+        loss.greedy_tokens = json["greedy_tokens"].get<std::int64_t>();
+    } else {
+        loss.greedy_tokens.reset();
+    }
     return loss;
 }
 
@@ -165,7 +178,9 @@ std::string failure_of(const ResultRecord& record) {
 }
 
 ResultFormat result_format(const Settings& settings) {
-    return {.sample = settings.samples > 1, .token_ids = settings.token_ids};
+    return {.sample = settings.samples > 1,
+            .token_ids = settings.token_ids,
+            .continuations = wants_continuation(settings) && settings.task != "pg19"};
 }
 
 std::string format_result(const ResultRecord& record, const ResultFormat& format) {
@@ -297,7 +312,7 @@ double DraftCost::mbsu(const engine::ItemStatistics& statistics) const {
 }
 
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
-                              const std::optional<DraftCost>& drafts) {
+                              const std::optional<DraftCost>& drafts, const ResultFormat& format) {
     const engine::ItemStatistics& s = item.statistics;
     Ordered json;
     json["index"] = record.key.index;
@@ -344,6 +359,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
         json["nll"] = record.loss.nll();
         json["scored_tokens"] = record.loss.num_tokens();
         json["scored_bytes"] = item.scored_bytes;
+        put_greedy(json, record.loss, format);
     }
     if (record.choices) {
         if (!record.choices->group.empty()) json["group"] = record.choices->group;

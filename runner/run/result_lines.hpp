@@ -68,6 +68,7 @@ std::string failure_of(const ResultRecord& record);
 struct ResultFormat {
     bool sample = false;  ///< the job has several samples per prompt
     bool token_ids = false;
+    bool continuations = false;  ///< the data has what continues each prompt: is it what greedy decoding gives (acc)?
 };
 ResultFormat result_format(const Settings& settings);
 
@@ -114,6 +115,6 @@ Checksum cut_checksum(std::string& line);
 /// A line of stats.jsonl (with `index`, which is removed from the merged file). `drafts`: nullopt if nothing is
 /// drafted; then there is no MBSU.
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
-                              const std::optional<DraftCost>& drafts);
+                              const std::optional<DraftCost>& drafts, const ResultFormat& format = {});
 
 }  // namespace longhaul::runner

@@ -245,7 +245,7 @@ void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem
     // Statistics first: an item with a result is never computed again, and the summary's loss is computed from the
     // statistics.
     if (record.error.empty()) {
-        std::string line = format_statistics(record, item, replica_, drafts_);
+        std::string line = format_statistics(record, item, replica_, drafts_, format_);
         append_checksum(line);
         statistics_.append(line);
     }

@@ -49,10 +49,11 @@ AnswerMean mc2_of(const AnswerCounts& answers) {
 }
 
 void put_answers(nlohmann::ordered_json& json, const AnswerCounts& answers) {
-    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions);
-    json["questions"] = answers.questions;
+    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.with_norm);
+    if (answers.with_norm > 0) json["questions"] = answers.questions;
     json["acc"] = acc.value;
     json["acc_stderr"] = acc.error;
+    if (answers.with_norm == 0) return;
     json["acc_norm"] = norm.value;
     json["acc_norm_stderr"] = norm.error;
     if (answers.with_mc2 == 0) return;
@@ -61,11 +62,15 @@ void put_answers(nlohmann::ordered_json& json, const AnswerCounts& answers) {
 }
 
 std::string answers_text(const AnswerCounts& answers, std::int64_t items) {
-    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.questions),
+    const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.with_norm),
         mc2 = mc2_of(answers);
     const std::string of_all = answers.questions < items ? grouped(answers.questions) + " of " : "";
-    return formatted("%.2f %% ± %.2f (acc), ", 100 * acc.value, 100 * acc.error) +
-           formatted("%.2f %% ± %.2f per character (acc_norm), ", 100 * norm.value, 100 * norm.error) +
+    const std::string share = formatted("%.2f %% ± %.2f (acc), ", 100 * acc.value, 100 * acc.error);
+    if (answers.with_norm == 0)
+        return share + "of " + of_all +
+               counted(of_all.empty() ? answers.questions : items, "continuation", "continuations") +
+               ": all tokens are the most probable ones";
+    return share + formatted("%.2f %% ± %.2f per character (acc_norm), ", 100 * norm.value, 100 * norm.error) +
            (answers.with_mc2 > 0 ? formatted("%.2f %% ± %.2f (mc2), ", 100 * mc2.value, 100 * mc2.error) : "") + "of " +
            of_all + counted(of_all.empty() ? answers.questions : items, "question", "questions");
 }
@@ -91,6 +96,11 @@ std::optional<double> Summary::perplexity() const {
 std::optional<double> Summary::bits_per_byte() const {
     if (outcome.scored_bytes == 0) return std::nullopt;
     return outcome.nll / (std::numbers::ln2 * static_cast<double>(outcome.scored_bytes));
+}
+
+std::optional<double> Summary::token_accuracy() const {
+    if (outcome.judged_tokens == 0) return std::nullopt;
+    return ratio(outcome.greedy_tokens, outcome.judged_tokens);
 }
 
 nlohmann::ordered_json Summary::to_json() const {
@@ -135,6 +145,7 @@ nlohmann::ordered_json Summary::to_json() const {
         json["scored_tokens"] = outcome.scored_tokens;
         json["perplexity"] = *perplexity();
     }
+    if (token_accuracy()) json["token_accuracy"] = *token_accuracy();
     if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
     if (outcome.answers.questions > 0) put_answers(json, outcome.answers);
     for (const auto& [group, answers] : outcome.groups) put_answers(json["groups"][group], answers);
@@ -175,7 +186,8 @@ std::string Summary::to_table() const {
         rows.emplace_back("perplexity",
                           formatted("%.4f over ", *perplexity()) +
                               counted(outcome.scored_tokens, "scored token", "scored tokens") +
-                              (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : ""));
+                              (bits_per_byte() ? formatted(", %.4f bits per byte", *bits_per_byte()) : "") +
+                              (token_accuracy() ? formatted(", token accuracy %.2f %%", 100 * *token_accuracy()) : ""));
     }
     if (outcome.answers.questions > 0) rows.emplace_back("accuracy", answers_text(outcome.answers, outcome.items));
     if (settings.mode == Mode::generate && outcome.target_calls > 0) {  // 0 if it was stopped before the first call

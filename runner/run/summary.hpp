@@ -42,6 +42,8 @@ struct Summary {
     /// scored.
     [[nodiscard]] std::optional<double> perplexity() const;
     [[nodiscard]] std::optional<double> bits_per_byte() const;
+    /// Share of the scored tokens that greedy decoding chooses.
+    [[nodiscard]] std::optional<double> token_accuracy() const;
     [[nodiscard]] nlohmann::ordered_json to_json() const;
     [[nodiscard]] std::string to_table() const;
 };

@@ -124,7 +124,7 @@ TEST(ScoringWindows, ScoreEachPositionOnce) {
 
 TEST(LossByPosition, BucketsArePowersOfTwo) {
     LossByPosition loss;
-    for (const std::int64_t position : {1, 2, 3, 4, 7, 8, 1000}) loss.add(position, -1.5);
+    for (const std::int64_t position : {1, 2, 3, 4, 7, 8, 1000}) loss.add(position, -1.5, position < 4);
     ASSERT_EQ(loss.buckets.size(), 10U);
     EXPECT_EQ(loss.buckets[0].count, 1);
     EXPECT_EQ(loss.buckets[1].count, 2);
@@ -133,6 +133,16 @@ TEST(LossByPosition, BucketsArePowersOfTwo) {
     EXPECT_EQ(loss.buckets[9].count, 1);
     EXPECT_EQ(loss.num_tokens(), 7);
     EXPECT_EQ(loss.nll(), 7 * 1.5);
+    EXPECT_EQ(loss.greedy_tokens, 3);
+    EXPECT_EQ(loss.is_greedy(), false);
+    EXPECT_EQ(LossByPosition().is_greedy(), std::nullopt);
+}
+
+TEST(LogSoftmax, TheBestTokenIsTheFirstOfTheGreatest) {
+    LogSoftmax log_softmax(5);
+    log_softmax.set(std::vector<float>{1, 7, std::numeric_limits<float>::quiet_NaN(), 7, 3});
+    for (const std::int32_t token : {0, 2, 3, 4}) EXPECT_FALSE(log_softmax.is_best(token)) << token;
+    EXPECT_TRUE(log_softmax.is_best(1));
 }
 
 }  // namespace

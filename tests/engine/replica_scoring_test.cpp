@@ -41,6 +41,7 @@ Job perplexity_job(std::int64_t window, std::int64_t stride, std::int64_t tokens
 struct Progress {
     Tokens tokens, logprobs;
     std::vector<std::pair<std::int64_t, double>> loss;
+    std::optional<std::int64_t> greedy_tokens;
     bool operator==(const Progress&) const = default;
 };
 
@@ -51,6 +52,7 @@ std::map<std::int64_t, Progress> progress_of(const std::map<std::int64_t, Finish
         said.tokens = item.tokens;
         said.logprobs = item.logprobs;
         for (const auto& bucket : item.statistics.loss.buckets) said.loss.emplace_back(bucket.count, bucket.nll);
+        said.greedy_tokens = item.statistics.loss.greedy_tokens;
     }
     return all;
 }
@@ -201,6 +203,29 @@ TEST_F(ReplicaScoring, PerplexityOfOneWindowIsTheForcedLoss) {
     const auto scored = progress_of(launch(perplexity_job(1024, 512)).items);
     EXPECT_EQ(scored, progress_of(launch(forced).items));
     EXPECT_GT(scored.at(0).loss.back().second, 100);
+}
+
+TEST_F(ReplicaScoring, GreedyTokensAreThoseOfGreedyDecoding) {
+    Job greedy = forced_job();
+    greedy.continuations.clear();
+    greedy.generation.sampling = {};
+    greedy.generation.sampling.temperature = 0;
+    Job job = perplexity_job(1024, 512);
+    for (const auto& [item, text] : plain_texts(greedy)) job.continuations[item] = text;
+    job.continuations[1][20] = (job.continuations[1][20] + 1) % 90;
+    for (const bool windows : {true, false}) {
+        if (!windows) job.options.scoring.reset();
+        const auto items = launch(job).items;
+        for (const std::int64_t item : {0, 2, 3, 4}) {
+            const LossByPosition& loss = items.at(item).statistics.loss;
+            EXPECT_EQ(loss.greedy_tokens, std::ssize(job.continuations[item])) << item;
+            EXPECT_EQ(loss.is_greedy(), true);
+        }
+        const LossByPosition& changed = items.at(1).statistics.loss;
+        EXPECT_GE(changed.greedy_tokens, 20) << "up to the change";
+        EXPECT_LT(changed.greedy_tokens, changed.num_tokens());
+        EXPECT_EQ(changed.is_greedy(), false);
+    }
 }
 
 // Each window is scored like its own document, whose first tokens are the prompt.

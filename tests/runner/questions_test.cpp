@@ -27,8 +27,8 @@ engine::FinishedItem result(const engine::WorkItem& item, double nll, const std:
     done.statistics.steps = 2;
     done.statistics.seconds = 1 + nll;
     done.statistics.cached_tokens = 1;
-    done.statistics.loss.add(3, -nll / 2);
-    done.statistics.loss.add(4, -nll / 2);
+    done.statistics.loss.add(3, -nll / 2, false);
+    done.statistics.loss.add(4, -nll / 2, false);
     return done;
 }
 

@@ -118,16 +118,16 @@ TEST(ResultLine, LogprobsReadBackAsRowsOfTheSameText) {
 ResultRecord record_with_everything() {
     ResultRecord record = record_of(2, "a \",\"logprobs\":[[[1]]]\"", 2, "stop");
     record.logprobs = logprobs_text(std::vector<std::int32_t>{7, 9}, logprob_rows());
-    record.loss.add(5, -0.25);
-    record.loss.add(6, -1.0 / 3);
-    record.loss.add(100, -2);
+    record.loss.add(5, -0.25, true);
+    record.loss.add(6, -1.0 / 3, false);
+    record.loss.add(100, -2, true);
     return record;
 }
 
 TEST(ResultLine, LossAndLogprobsComeLast) {
     EXPECT_EQ(format_result(record_with_everything(), {}),
               R"({"id":"item-2","text":"a \",\"logprobs\":[[[1]]]\"","num_tokens":2,"finish_reason":"stop",)"
-              R"("nll":2.583333333333333,"loss_by_position":[[4,2,0.5833333333333333],[64,1,2.0]],)"
+              R"("nll":2.583333333333333,"loss_by_position":[[4,2,0.5833333333333333],[64,1,2.0]],"greedy_tokens":2,)"
               R"("logprobs":[[[7,-0.1],[3,-2.5]],[[9,-1e-07],[4,0.0],[5,-9999.0]]]})");
 }
 
@@ -147,6 +147,23 @@ TEST(ResultLine, JournalKeepsLossAndLogprobs) {
     }
 }
 
+TEST(ResultLine, WhetherAContinuationIsGreedy) {
+    const ResultFormat format{.continuations = true};
+    ResultRecord record = record_of(2, "a", 1, "stop");
+    record.loss.add(5, -0.25, true);
+    EXPECT_NE(format_result(record, format).find(R"("greedy_tokens":1,"acc":1})"), std::string::npos);
+    record.loss.add(6, -3, false);
+    EXPECT_NE(format_result(record, format).find(R"("greedy_tokens":1,"acc":0})"), std::string::npos);
+    const nlohmann::json statistics = nlohmann::json::parse(format_statistics(record, {}, 0, {}, format));
+    EXPECT_EQ(statistics["greedy_tokens"], 1);
+    EXPECT_EQ(statistics["acc"], 0);
+    EXPECT_EQ(format_result(*parse_journal(format_journal(record, format)), format), format_result(record, format));
+    record.loss.greedy_tokens.reset();  // an earlier version scored some
+    EXPECT_EQ(format_result(record, format).find("greedy"), std::string::npos);
+    EXPECT_EQ(format_result(record, format).find("acc"), std::string::npos);
+    EXPECT_EQ(format_result(*parse_journal(format_journal(record, format)), format), format_result(record, format));
+}
+
 TEST(ResultLine, ChoicesOfAQuestion) {
     ResultRecord record = record_of(4, "sea", 5, "stop");
     record.choices = ChoiceScores{.logprobs = {-1.5, -0.25}, .chosen = 1, .chosen_norm = 0, .right = {0}};
@@ -164,6 +181,10 @@ TEST(ResultLine, ChoicesOfAQuestion) {
               std::string::npos);
     EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
     EXPECT_EQ(nlohmann::json::parse(format_statistics(record, {}, 0, {}))["group"], "seas");
+    record.choices->right = {1};
+    record.choices->mc2 = 0.75;
+    EXPECT_NE(format_result(record, {}).find(R"("right":[1],"acc":1,"acc_norm":0,"mc2":0.75})"), std::string::npos)
+        << "an array, as in the lines of others that have several";
     record.choices->right = {1, 2};
     record.choices->mc2 = 0.25;
     EXPECT_NE(format_result(record, {}).find(R"("right":[1,2],"acc":1,"acc_norm":0,"mc2":0.25})"), std::string::npos)

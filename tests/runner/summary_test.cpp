@@ -34,7 +34,7 @@ TEST(Summary, AccuracyOfQuestions) {
     EXPECT_FALSE(summary.to_json().contains("acc"));
     EXPECT_EQ(summary.to_table().find("accuracy"), std::string::npos);
     summary.outcome.items = 101;
-    summary.outcome.answers = {.questions = 101, .right = 50, .right_norm = 101};
+    summary.outcome.answers = {.questions = 101, .right = 50, .with_norm = 101, .right_norm = 101};
     const auto json = summary.to_json();
     EXPECT_EQ(json["questions"], 101);
     EXPECT_DOUBLE_EQ(json["acc"].get<double>(), 50.0 / 101);
@@ -47,7 +47,7 @@ TEST(Summary, AccuracyOfQuestions) {
         << summary.to_table();
     EXPECT_FALSE(json.contains("groups"));
     EXPECT_FALSE(json.contains("mc2"));
-    summary.outcome.groups["seas"] = {.questions = 1, .right = 1, .right_norm = 0};
+    summary.outcome.groups["seas"] = {.questions = 1, .right = 1, .with_norm = 1, .right_norm = 0};
     EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc"], 1);
     EXPECT_EQ(summary.to_json()["groups"]["seas"]["acc_stderr"], 0) << "of one question";
     summary.outcome.items = 120;
@@ -61,6 +61,27 @@ TEST(Summary, AccuracyOfQuestions) {
     EXPECT_NE(summary.to_table().find("(acc_norm), 70.00 % ± 11.55 (mc2), of 101 of 120 questions\n"),
               std::string::npos)
         << summary.to_table();
+}
+
+TEST(Summary, AccuracyOfContinuations) {
+    Summary summary;
+    summary.settings.mode = Mode::perplexity;
+    summary.outcome.items = 4;
+    summary.outcome.nll = 10;
+    summary.outcome.scored_tokens = summary.outcome.judged_tokens = 8;
+    summary.outcome.greedy_tokens = 6;
+    summary.outcome.answers = {.questions = 4, .right = 1};
+    const auto json = summary.to_json();
+    EXPECT_DOUBLE_EQ(json["token_accuracy"].get<double>(), 0.75);
+    EXPECT_DOUBLE_EQ(json["acc"].get<double>(), 0.25);
+    EXPECT_DOUBLE_EQ(json["acc_stderr"].get<double>(), 0.25);
+    EXPECT_FALSE(json.contains("acc_norm"));
+    EXPECT_FALSE(json.contains("questions"));
+    const std::string table = summary.to_table();
+    EXPECT_NE(table.find("over 8 scored tokens, token accuracy 75.00 %\n"), std::string::npos) << table;
+    EXPECT_NE(table.find("accuracy     25.00 % ± 25.00 (acc), of 4 continuations: all tokens are the most probable"),
+              std::string::npos)
+        << table;
 }
 
 TEST(Summary, NamesTheAnswersOfABatch) {
