@@ -89,10 +89,13 @@ std::optional<std::int64_t> right_of(const GivenChoices& given, const Strings& t
                      first == 0 && text == std::to_string(texts.size()) ? "first-choice = 1 counts places from 1" : "");
 }
 
-/// Which of `count` texts are right, as TruthfulQA says it.
+/// Which of `count` texts are right, as TruthfulQA says it. Empty if it is not known: all are null or -1.
 std::vector<bool> truths_of(const Json& labels, std::size_t count, const std::string& where) {
     const std::string expected =
-        "an array of " + std::to_string(count) + " numbers 0 or 1, of which one is 1 and one 0";
+        "an array of " + std::to_string(count) + " numbers 0 or 1, with at least one 1 and one 0";
+    const bool none_known =
+        std::all_of(labels.begin(), labels.end(), [](const Json& label) { return label.is_null() || label == -1; });
+    if (labels.is_array() && labels.size() == count && none_known) return {};
     std::vector<bool> truths;
     for (const Json& label : labels.is_array() ? labels : Json::array()) {
         const double value = label.is_boolean()  ? (label.get<bool>() ? 1 : 0)
@@ -102,8 +105,9 @@ std::vector<bool> truths_of(const Json& labels, std::size_t count, const std::st
         truths.push_back(value == 1);
     }
     const auto num_right = static_cast<std::size_t>(std::count(truths.begin(), truths.end(), true));
-    if (truths.size() != count || num_right == 0 || num_right == count)
-        throw InputError(where, "choices.labels", expected, engine::describe(labels));
+    if (truths.size() != count) throw InputError(where, "choices.labels", expected, engine::describe(labels));
+    if (num_right == 0 || num_right == count)
+        throw InputError(where, "choices.labels", expected, std::string("only ") + (num_right == 0 ? "0" : "1"));
     return truths;
 }
 
@@ -122,7 +126,7 @@ bool needs_blank(const std::string& text, const std::string& more) {
 }
 
 GapText split_at_gap(const std::string& text, const std::string& gap, const std::string& where) {
-    const std::size_t at = text.rfind(gap);
+    const std::size_t at = text.find(gap);
     if (at == std::string::npos) throw InputError(where, "prompt", "the text of choice-gap, " + in_quotes(gap), "none");
     GapText parts{text.substr(0, at), text.substr(at + gap.size())};
     if (engine::without_space(parts.behind).empty())
@@ -144,18 +148,19 @@ GivenChoices read_choices(const Json& object, const Settings& settings, const st
         given.texts = texts_of(*choices, where, "choices");
         return given;
     }
-    const Json* const truths = engine::find_member(*choices, "labels", where);
-    const Json* const named = engine::find_member(*choices, "choices", where);
-    if (truths != nullptr || named != nullptr) {
-        given.texts = texts_of(named != nullptr ? *named : Json(), where, "choices.choices");
+    if (const Json* const named = engine::find_member(*choices, "choices", where)) {
+        const Json* const truths = engine::find_member(*choices, "labels", where);
+        given.texts = texts_of(*named, where, "choices.choices");
         if (truths != nullptr) given.truths = truths_of(*truths, given.texts.size(), where);
         return given;
     }
     const Json* const texts = engine::find_member(*choices, "text", where);
     const Json* const labels = engine::find_member(*choices, "label", where);
     if (texts == nullptr)
-        throw InputError(where, "choices", std::string(array_of_texts) + R"(, or {"text": texts, "label": labels})",
-                         "an object without text");
+        throw InputError(where, "choices",
+                         std::string(array_of_texts) +
+                             R"(, {"text": texts, "label": labels} or {"choices": texts, "labels": 1 or 0 for each})",
+                         "an object without text and choices");
     given.texts = texts_of(*texts, where, "choices.text");
     if (labels != nullptr) given.labels = texts_of(*labels, where, "choices.label");
     if (!given.labels.empty() && given.labels.size() != given.texts.size())

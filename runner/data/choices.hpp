@@ -32,7 +32,7 @@ struct GapText {
     std::string before, behind;  ///< what stands before a choice, and what follows it and is scored
 };
 
-/// Divides at the last occurrence. Throws InputError if there is none, or nothing follows it.
+/// Divides at the first occurrence. Throws InputError if there is none, or nothing follows it.
 GapText split_at_gap(const std::string& text, const std::string& gap, const std::string& where);
 
 /// Whether a blank belongs between the texts: neither the first ends nor the second begins with white space.

@@ -295,11 +295,11 @@ class RecordDataSet : public CheckedDataSet {
         prompt.settings = record.settings;
         const Settings& settings = record.settings ? *record.settings : settings_;
         const bool is_text = record.tokens.empty();
-        std::string text = is_text ? text_of(record, settings, label(index)) : "";
         if (settings.mode == Mode::multiple_choice) {
-            fill_question(prompt, record, std::move(text), settings, tokenizer, label(index), max_positions);
+            fill_question(prompt, record, settings, tokenizer, label(index), max_positions);
             return;
         }
+        std::string text = is_text ? text_of(record, settings, label(index)) : "";
         Ids ids;
         if (wants_continuation(settings)) {
             const engine::EncodedText encoded(tokenizer, std::move(text));
@@ -314,43 +314,53 @@ class RecordDataSet : public CheckedDataSet {
         prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
     }
 
-    /// `text`: of the prompt.
-    void fill_question(Prompt& prompt, const Record& record, std::string text, const Settings& settings,
+    void fill_question(Prompt& prompt, const Record& record, const Settings& settings,
                        const engine::Tokenizer& tokenizer, const std::string& where, std::int64_t max_positions) const {
         const Choices choices = choices_.of(record.choices, record.fields, where);
         prompt.right_choices = choices.right;
         prompt.may_have_several_right = choices.has_truths;
         if (few_shot_) prompt.group = few_shot_->group_of(record, records_->field_names());
         const bool is_chat = settings_.chat || !record.messages.empty();
-        if (!settings.choice_gap.empty() && is_chat)
+        const bool in_gap = !settings.choice_gap.empty();
+        if (in_gap && is_chat)
             throw InputError(where, "messages", "a prompt that is a text, with choice-gap", "a conversation");
-        prompt.choices = settings.choice_gap.empty()
-                             ? choices_behind(prompt.tokens, std::move(text), choices, tokenizer)
-                             : choices_in_gap(split_at_gap(text, settings.choice_gap, where), choices, tokenizer);
+        if (in_gap) {
+            GapText parts = split_at_gap(own_text(record), settings.choice_gap, where);
+            parts.before.insert(0, text_before(record, where));
+            prompt.choices = choices_in_gap(parts, choices, tokenizer);
+        } else {
+            prompt.choices = choices_behind(prompt.tokens, text_of(record, settings, where), choices, tokenizer);
+        }
         PromptForm form{.label = where, .complete = is_chat};
         for (const PromptChoice& choice : prompt.choices) {
             form.continuation = std::max(form.continuation, std::ssize(choice.tokens));
             if (choice.tokens.empty()) throw InputError(where, "choices", "at least one token in each", "none");
         }
         if (form.continuation > settings.max_tokens)
-            throw InputError(where, "choices",
-                             "at most max-tokens (" + std::to_string(settings.max_tokens) + ") tokens",
+            throw InputError(where, in_gap ? "prompt" : "choices",
+                             "at most max-tokens (" + std::to_string(settings.max_tokens) + ") tokens" +
+                                 (in_gap ? " behind choice-gap" : ""),
                              std::to_string(form.continuation));
         for (PromptChoice& choice : prompt.choices) {
             if (choice.prompt.empty()) continue;
             choice.prompt = make_prompt(std::move(choice.prompt), form, settings, tokenizer, max_positions);
             if (choice.prompt.size() > prompt.tokens.size()) prompt.tokens = choice.prompt;
         }
-        if (settings.choice_gap.empty())
-            prompt.tokens = make_prompt(std::move(prompt.tokens), form, settings, tokenizer, max_positions);
+        if (!in_gap) prompt.tokens = make_prompt(std::move(prompt.tokens), form, settings, tokenizer, max_positions);
+    }
+
+    /// Takes the blanks at the end of `text` away and returns them: what is scored begins with them.
+    static std::string cut_blanks(std::string& text) {
+        const std::size_t end = text.find_last_not_of(' ') + 1;
+        std::string blanks = text.substr(end);
+        text.resize(end);
+        return blanks;
     }
 
     /// The choices that follow `text`, whose tokens are put into `ids`.
     static std::vector<PromptChoice> choices_behind(Ids& ids, std::string text, const Choices& choices,
                                                     const engine::Tokenizer& tokenizer) {
-        const std::size_t end = text.find_last_not_of(' ') + 1;
-        const std::string blanks = text.substr(end);
-        text.resize(end);
+        const std::string blanks = cut_blanks(text);
         const engine::EncodedText encoded(tokenizer, std::move(text));
         std::vector<PromptChoice> behind;
         for (const std::string& choice : choices.texts) {
@@ -368,9 +378,11 @@ class RecordDataSet : public CheckedDataSet {
                                                     const engine::Tokenizer& tokenizer) {
         std::vector<PromptChoice> in_gap;
         for (const std::string& choice : choices.texts) {
-            const engine::EncodedText encoded(tokenizer, parts.before + choice);
+            std::string text = parts.before + choice;
+            const std::string blanks = cut_blanks(text);
+            const engine::EncodedText encoded(tokenizer, std::move(text));
             in_gap.push_back({.text = choice,
-                              .tokens = encoded.encode_behind(parts.behind),
+                              .tokens = encoded.encode_behind(blanks + parts.behind),
                               .num_characters = num_characters(parts.behind),
                               .prompt = encoded.ids()});
         }
@@ -386,27 +398,40 @@ class RecordDataSet : public CheckedDataSet {
     }
 
     [[nodiscard]] std::string text_of(const Record& record, const Settings& settings, const std::string& where) const {
-        const FewShot::Examples* const examples =
-            few_shot_ ? &few_shot_->before(record, records_->field_names(), where) : nullptr;
-        std::vector<engine::ChatMessage> messages =
-            examples != nullptr ? examples->messages : std::vector<engine::ChatMessage>();
-        const std::string introduction = introduction_text(record);
-        if (!introduction.empty()) messages.insert(messages.begin(), {"system", introduction});
-        if (!record.messages.empty()) {
-            if (!introduction.empty() && record.messages.front().role == "system")
-                throw InputError(where, "messages", "no system message, because the job has an introduction", "one");
-            messages.insert(messages.end(), record.messages.begin(), record.messages.end());
-            return chat_.render(messages, settings, where);
-        }
-        std::string text = template_ ? template_->render(record.fields) : record.fields.front();
-        if (settings_.chat) {
-            messages.push_back({"user", std::move(text)});
-            return chat_.render(messages, settings, where);
-        }
-        if (examples == nullptr) return introduction + text;
-        if (examples->has_messages)
+        const bool is_chat = settings_.chat || !record.messages.empty();
+        if (!is_chat) return text_before(record, where) + own_text(record);
+        return chat_.render(messages_of(record, where), settings, where);
+    }
+
+    /// The text of a prompt without what stands before it.
+    [[nodiscard]] std::string own_text(const Record& record) const {
+        return template_ ? template_->render(record.fields) : record.fields.front();
+    }
+
+    /// The introduction and the examples before a prompt that is a text.
+    [[nodiscard]] std::string text_before(const Record& record, const std::string& where) const {
+        if (!few_shot_) return introduction_text(record);
+        const FewShot::Examples& examples = few_shot_->before(record, records_->field_names(), where);
+        if (examples.has_messages)
             throw InputError(where, "few-shot", "examples that are prompts, as this is one", "messages");
-        return introduction + examples->text + text;
+        return introduction_text(record) + examples.text;
+    }
+
+    /// A prompt as a conversation, behind the introduction and the examples.
+    [[nodiscard]] std::vector<engine::ChatMessage> messages_of(const Record& record, const std::string& where) const {
+        std::vector<engine::ChatMessage> messages;
+        if (few_shot_) messages = few_shot_->before(record, records_->field_names(), where).messages;
+        if (record.messages.empty()) {
+            messages.push_back({"user", own_text(record)});
+        } else {
+            messages.insert(messages.end(), record.messages.begin(), record.messages.end());
+        }
+        const std::string introduction = introduction_text(record);
+        if (introduction.empty()) return messages;
+        if (std::any_of(messages.begin(), messages.end(), [](const auto& message) { return message.role == "system"; }))
+            throw InputError(where, "messages", "no system message, because the job has an introduction", "one");
+        messages.insert(messages.begin(), {"system", introduction});
+        return messages;
     }
 
     /// nullopt: none.

@@ -21,6 +21,7 @@ Settings settings_of_examples(Settings settings) {
     if (!settings.few_shot_data.empty()) settings.data = settings.few_shot_data;
     settings.split = settings.few_shot_split;
     settings.limit = 0;
+    settings.introduction.clear();  // stands before all examples, and is rendered with the fields of the prompt
     return settings;
 }
 

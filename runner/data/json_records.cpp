@@ -174,8 +174,11 @@ void JsonRecords::check_known(const Settings& settings, const std::string& field
     Strings members;
     for (const auto& [member, value] : first.items()) members.push_back(member);
     const std::string near = nearest_word(column, members);
+    const bool for_messages = field == "prompt" && !value_at(first, column_of(settings, "messages")).is_null();
     throw InputError(place, "", "fields of the data (" + member_names(first) + ")", in_quotes(column),
-                     near.empty() ? "" : "did you mean '" + engine::printable(near) + "'?");
+                     for_messages   ? "with messages, template, introduction and choice name no field"
+                     : near.empty() ? ""
+                                    : "did you mean '" + engine::printable(near) + "'?");
 }
 
 /// The column that a field is read from.

@@ -183,6 +183,10 @@ void check_scoring(const Settings& settings, const KeyOrigins& origins, Faults& 
         require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
         require(settings.hidden_states.empty(), "hidden-states", "none", shown(settings.hidden_states.string()));
     }
+    if (settings.mode != Mode::multiple_choice) {
+        require(settings.choice_gap.empty(), "choice-gap", "none", in_quotes(settings.choice_gap));
+        require(settings.first_choice == 0, "first-choice", "0", std::to_string(settings.first_choice));
+    }
     if (!has_given_texts(settings)) return;
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
     if (settings.mode != Mode::multiple_choice) return;

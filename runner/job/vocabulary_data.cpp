@@ -94,9 +94,10 @@ Key introduction_key() {
 }
 
 Key choice_gap_key() {
-    return text_of("choice-gap", &Settings::choice_gap,
-                   "with mode = multiple-choice the text of a prompt that each choice replaces: what follows it is "
-                   "scored, in place of the choice; empty = choices follow the prompt");
+    return text_of(
+        "choice-gap", &Settings::choice_gap,
+        "with mode = multiple-choice the text of a question that each choice replaces, the first such text: what "
+        "follows it is scored, in place of the choice; empty = choices follow the prompt");
 }
 
 Key template_key() {

@@ -224,18 +224,34 @@ class JobChecker {
         for (std::int64_t index = 0; index < data.size(); ++index) {
             Prompt prompt = data.prompt(index, *tokenizer_, positions);
             if (!prompt.error.empty()) continue;
+            cut_at_choices(prompt);
             std::string text = tokenizer_->decode(prompt.tokens, false);
             report_.first_prompt = FirstPrompt{data.id(index), std::move(prompt.tokens), std::move(text), {}};
             for (const PromptChoice& choice : prompt.choices) {
                 const std::vector<std::int64_t>& right = prompt.right_choices;
                 const auto number = std::ssize(report_.first_prompt->choices);
                 const bool is_right = std::find(right.begin(), right.end(), number) != right.end();
-                const std::string in_prompt = choice.prompt.empty() ? "" : choice.text;
+                std::vector<std::int32_t> shown = choice.prompt;
+                shown.insert(shown.end(), choice.tokens.begin(), choice.tokens.end());
                 report_.first_prompt->choices.push_back(
-                    {in_prompt + tokenizer_->decode(choice.tokens, false), std::ssize(choice.tokens), is_right});
+                    {tokenizer_->decode(shown, false), std::ssize(choice.tokens), is_right});
             }
             return;
         }
+    }
+
+    /// Of choices that stand within prompts of their own, leaves to `prompt` what these begin alike with, and to each
+    /// choice the rest.
+    static void cut_at_choices(Prompt& prompt) {
+        if (prompt.choices.empty() || prompt.choices.front().prompt.empty()) return;
+        for (const PromptChoice& choice : prompt.choices) {
+            const auto differing =
+                std::mismatch(prompt.tokens.begin(), prompt.tokens.end(), choice.prompt.begin(), choice.prompt.end());
+            prompt.tokens.erase(differing.first, prompt.tokens.end());
+        }
+        const auto common = std::ssize(prompt.tokens);
+        for (PromptChoice& choice : prompt.choices)
+            choice.prompt.erase(choice.prompt.begin(), choice.prompt.begin() + common);
     }
 
     void check_output() {

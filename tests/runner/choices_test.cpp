@@ -175,7 +175,9 @@ TEST_F(ChoicesTest, FaultsOfALineAreItsOwn) {
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": ["a", " "]})"), "! q.jsonl:1: choices.1: expected a text, got none");
     EXPECT_EQ(
         fault(R"({"prompt": "Q", "choices": {"label": ["A", "B"]}})"),
-        R"(! q.jsonl:1: choices: expected an array of at least 2 texts, or {"text": texts, "label": labels}, got an object without text)");
+        R"(! q.jsonl:1: choices: expected an array of at least 2 texts, {"text": texts, "label": labels} or {"choices": texts, "labels": 1 or 0 for each}, got an object without text and choices)");
+    EXPECT_EQ(fault(R"({"prompt": "Q", "choices": {"text": ["a", "b"], "labels": ["A", "B"]}})"), "Q| a| b")
+        << "labels of other data";
     EXPECT_EQ(fault(R"({"prompt": "Q", "choices": {"text": ["a", "b"], "label": ["A", "B", "C"]}})"),
               "! q.jsonl:1: choices.label: expected 2 labels, one for each text, got 3");
     const std::string longer = R"({"prompt": "Q", "choices": ["a", ")" + std::string(200, 'b') + R"("]})";
@@ -238,28 +240,35 @@ TEST_F(ChoicesTest, MayStandWithinThePrompt) {
         R"({"s": "The ship hit the rock, so the _ sank. Or _'s gone.", "a": "ship", "b": "old rock", "answer": "1"}
 {"s": "No gap here.", "a": "ship", "b": "rock", "answer": "2"}
 {"s": "The end is _ ", "a": "near", "b": "far", "answer": ""}
-{"s": "One _ two", "a": "and", "b": "or", "answer": "3"})";
+{"s": "One _ two", "a": "and", "b": "or", "answer": "3"}
+{"s": "Wet _sand ", "a": "sea ", "b": "sun", "answer": "1"})";
     Settings job = with_choices(with_template(questions(data), "Sea: {s}"), {"{a}", "{b}"});
     job.choice_gap = "_";
     job.first_choice = 1;
     EXPECT_EQ(shown(job),
-              "Sea: The ship hit the rock, so the _ sank. Or old rock"
-              "|*Sea: The ship hit the rock, so the _ sank. Or ship~'s gone."
-              "|Sea: The ship hit the rock, so the _ sank. Or old rock~'s gone.")
-        << "in the last gap; the longest prompt is the question's";
-    EXPECT_EQ(DataSet::open(job)->prompt(0, tokenizer_, long_context).choices[1].num_characters, 8);
+              "Sea: The ship hit the rock, so the old rock"
+              "|*Sea: The ship hit the rock, so the ship~ sank. Or _'s gone."
+              "|Sea: The ship hit the rock, so the old rock~ sank. Or _'s gone.")
+        << "in the first gap; the longest prompt is the question's";
+    EXPECT_EQ(DataSet::open(job)->prompt(0, tokenizer_, long_context).choices[1].num_characters, 19);
     EXPECT_EQ(shown(job, 1), "! q.jsonl:2: prompt: expected the text of choice-gap, '_', got none");
     EXPECT_EQ(shown(job, 2),
               "! q.jsonl:3: prompt: expected text behind choice-gap, '_', got none; without choice-gap the choices are "
               "what follows the prompt");
     EXPECT_EQ(shown(job, 3),
               "! q.jsonl:4: answer: expected 1 to 2, the place of the right choice, or its text, got '3'");
+    EXPECT_EQ(shown(job, 4), "Sea: Wet sea|*Sea: Wet sea~ sand |Sea: Wet sun~sand ")
+        << "blanks are scored, as elsewhere";
+    job.max_tokens = 18;
+    EXPECT_EQ(shown(job), "! q.jsonl:1: prompt: expected at most max-tokens (18) tokens behind choice-gap, got 19");
+    job.max_tokens = 100;
     job.few_shot = 1;
     job.few_shot_data = write("e.jsonl", R"({"s": "Wet _, dry sand.", "a": "sea", "b": "sun", "answer": "1"})");
-    job.introduction = "About {a}.\n\n";
-    EXPECT_EQ(shown(job, 3).substr(0, 8), "! q.json");
+    job.introduction = "Fill in the _ about {a}.\n\n";
+    EXPECT_EQ(shown(job, 1), "! q.jsonl:2: prompt: expected the text of choice-gap, '_', got none")
+        << "the introduction's is not the question's";
     EXPECT_EQ(text_of(DataSet::open(job)->prompt(0, tokenizer_, long_context).choices[0].prompt),
-              "About ship.\n\nSea: Wet sea, dry sand.\n\nSea: The ship hit the rock, so the _ sank. Or ship");
+              "Fill in the _ about ship.\n\nSea: Wet sea, dry sand.\n\nSea: The ship hit the rock, so the ship");
     job.few_shot_data = write("e.jsonl", R"({"s": "Wet sea.", "a": "sea", "b": "sun", "answer": "1"})");
     EXPECT_EQ(message_of([&] { DataSet::open(job); }),
               "e.jsonl:1: prompt: expected the text of choice-gap, '_', got none");
@@ -274,15 +283,16 @@ TEST_F(ChoicesTest, SeveralMayBeRight) {
     };
     EXPECT_EQ(shown(with("[1, 0, 1]")), "Wet?|* sea| sky|* rain");
     EXPECT_EQ(shown(with("[false, true, false]")), "Wet?| sea|* sky| rain");
-    EXPECT_EQ(shown(with("null")), "Wet?| sea| sky| rain") << "not known";
+    for (const char* labels : {"null", "[null, null, null]", "[-1, -1, -1]"})
+        EXPECT_EQ(shown(with(labels)), "Wet?| sea| sky| rain") << "not known: " << labels;
     const auto data = DataSet::open(with("[1, 0, 1]"));
     EXPECT_TRUE(data->prompt(0, tokenizer_, long_context).may_have_several_right);
     EXPECT_EQ(data->reference(0, tokenizer_), "sea");
     const std::string expected =
-        "! q.jsonl:1: choices.labels: expected an array of 3 numbers 0 or 1, of which one is 1 and one 0, got ";
+        "! q.jsonl:1: choices.labels: expected an array of 3 numbers 0 or 1, with at least one 1 and one 0, got ";
     for (const auto& [labels, got] : std::map<std::string, std::string>{{"[1, 0]", "an array of 2"},
-                                                                        {"[1, 1, 1]", "an array of 3"},
-                                                                        {"[0, 0, 0]", "an array of 3"},
+                                                                        {"[1, 1, 1]", "only 1"},
+                                                                        {"[0, 0, 0]", "only 0"},
                                                                         {"[1, 0, 2]", "2"},
                                                                         {R"("110")", R"("110")"}})
         EXPECT_EQ(shown(with(labels)), expected + got) << labels;

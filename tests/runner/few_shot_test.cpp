@@ -45,6 +45,19 @@ TEST_F(FewShotTest, OrTheFirstOfItsGroup) {
               "few of them");
 }
 
+// Its fields are those of the prompt; examples need not have them.
+TEST_F(FewShotTest, AnIntroductionStandsBeforeAll) {
+    Settings introduced = job(1);
+    introduced.introduction = "About {subject}.\n\n";
+    introduced.few_shot_data = write("e.jsonl", R"({"q": "1+1", "a": "2"})");
+    EXPECT_EQ(show(*DataSet::open(introduced), 1), "2: About words.\n\nQ: 1+1\nA: 2\n\nQ: Wet?\nA:");
+    introduced.data = write("m.jsonl", R"({"messages": [{"role": "user", "content": "Wet?"}], "subject": "words"})");
+    introduced.prompt_template.clear();
+    EXPECT_EQ(message_of([&] { DataSet::open(introduced); }),
+              "m.jsonl: expected fields of the data ('messages', 'subject'), got 'prompt'; with messages, template, "
+              "introduction and choice name no field");
+}
+
 TEST_F(FewShotTest, AnswersAreTheRightChoices) {
     Settings questions = settings("prompts", write("q.jsonl", R"({"prompt": "Wet?", "choices": ["sea", "sand"]})"));
     questions.mode = Mode::multiple_choice;
@@ -78,6 +91,19 @@ TEST_F(FewShotTest, AreTurnsOfAConversation) {
     EXPECT_EQ(show(*DataSet::open(chat), 0), "1: <user>x<assistant>y<system>S<user>a");
     EXPECT_EQ(show(*DataSet::open(chat), 1),
               "2! m.jsonl:2: few-shot: expected examples that are prompts, as this is one, got messages");
+    // One system message at most
+    Settings introduced = job(1);
+    introduced.chat = true;
+    introduced.chat_template = chat.chat_template;
+    introduced.introduction = "I";
+    EXPECT_EQ(show(*DataSet::open(introduced), 0), "1: <system>I<user>Q: 1+1\nA:<assistant>2<user>Q: 2+2\nA:");
+    introduced.prompt_template.clear();
+    introduced.column.clear();
+    introduced.data = write("p.jsonl", R"({"prompt": "b"})");
+    introduced.few_shot_data =
+        write("s.jsonl", R"({"messages": [{"role": "system", "content": "S"}], "continuation": "y"})");
+    EXPECT_EQ(show(*DataSet::open(introduced), 0),
+              "1! p.jsonl:1: messages: expected no system message, because the job has an introduction, got one");
 }
 
 TEST_F(FewShotTest, ChangeTheFingerprint) {

@@ -599,6 +599,8 @@ TEST(Settings, TextsOfPromptsThatAreNone) {
     EXPECT_EQ(message({{"task", "prompts"}, {"mode", "multiple-choice"}, {"chat", "true"}, {"choice-gap", "_"}}),
               "command line: choice-gap: expected none with chat, got '_'; what follows the gap would be a message of "
               "another kind");
+    EXPECT_EQ(message({{"choice-gap", "_"}}), "command line: choice-gap: expected none with mode = generate, got '_'");
+    EXPECT_EQ(message({{"first-choice", "1"}}), "command line: first-choice: expected 0 with mode = generate, got 1");
     EXPECT_EQ(message({{"first-choice", "2"}}).substr(0, 27), "command line: first-choice:");
 }
 
