@@ -253,6 +253,9 @@ Json to_json(const JobReport& report, double bytes_per_second) {
         json["first_prompt"] = {{"id", report.first_prompt->id},
                                 {"text", report.first_prompt->text},
                                 {"token_ids", report.first_prompt->tokens}};
+    for (const FirstChoice& choice : report.first_prompt ? report.first_prompt->choices : std::vector<FirstChoice>())
+        json["first_prompt"]["choices"].push_back(
+            {{"text", choice.text}, {"tokens", choice.num_tokens}, {"right", choice.is_right}});
     if (!report.lengths.empty()) json["lengths"] = Json::array();
     for (const LengthCost& cost : report.lengths) {
         Json entry{{"positions", cost.positions}, {"kv", cost.kv_bytes}, {"read_bytes", cost.read_bytes}};

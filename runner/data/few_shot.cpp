@@ -21,7 +21,11 @@ Settings settings_of_examples(Settings settings) {
     if (!settings.few_shot_data.empty()) settings.data = settings.few_shot_data;
     settings.split = settings.few_shot_split;
     settings.limit = 0;
-    settings.introduction.clear();  // stands before all examples, and is rendered with the fields of the prompt
+    // It stands before all examples, with the fields of the prompt: examples are read as prompts are, but need none.
+    std::string optional_fields;
+    for (const PromptTemplate::Field& field : PromptTemplate::fields_in_value(settings.introduction, "introduction"))
+        optional_fields += "{?" + field.name + "}{" + field.name + "}{/" + field.name + "}";
+    settings.introduction = optional_fields;
     return settings;
 }
 

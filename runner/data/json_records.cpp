@@ -176,7 +176,7 @@ void JsonRecords::check_known(const Settings& settings, const std::string& field
     const std::string near = nearest_word(column, members);
     const bool for_messages = field == "prompt" && !value_at(first, column_of(settings, "messages")).is_null();
     throw InputError(place, "", "fields of the data (" + member_names(first) + ")", in_quotes(column),
-                     for_messages   ? "with messages, template, introduction and choice name no field"
+                     for_messages   ? "with messages, template, introduction, few-shot-group and choice name no field"
                      : near.empty() ? ""
                                     : "did you mean '" + engine::printable(near) + "'?");
 }

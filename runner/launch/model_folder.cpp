@@ -37,7 +37,7 @@ void check_model_folder(const Settings& settings, const std::string& key, const 
     std::error_code error;  // other errors are reported when the folder is read
     const fs::file_status status = fs::status(folder, error);
     if (folder.extension() == ".gguf" && !fs::is_directory(status))
-        refuse(name, "GGUF is not read: give a folder with config.json and .safetensors files");
+        refuse(name, "GGUF is not read: jobs/convert_gguf.py FILE FOLDER writes a model folder from it");
     if (status.type() == fs::file_type::not_found) {
         const std::string hub = hub_name(settings, key, folder);
         refuse(

@@ -67,7 +67,10 @@ Questions::Done Questions::done(const Question& question) {
     engine::FinishedItem& item = done.item;
     item.number = question.results.front()->number;
     item.reason = engine::FinishReason::stop;
-    ChoiceScores scores{.logprobs = {}, .right = question.right, .group = question.group};
+    ChoiceScores scores{.logprobs = {},
+                        .right = question.right,
+                        .may_have_several_right = question.may_have_several_right,
+                        .group = question.group};
     std::vector<double> per_character;
     for (const auto& result : question.results) {
         const engine::LossByPosition& loss = result->statistics.loss;

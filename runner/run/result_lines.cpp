@@ -27,11 +27,12 @@ void put_accuracy(Ordered& json, const ChoiceScores& choices) {
     if (choices.mc2) json["mc2"] = *choices.mc2;
 }
 
-/// What greedy decoding would give of a given text.
-void put_greedy(Ordered& json, const engine::LossByPosition& loss, const ResultFormat& format) {
-    if (!loss.greedy_tokens) return;
-    json["greedy_tokens"] = *loss.greedy_tokens;
-    if (format.continuations) json["acc"] = *loss.is_greedy() ? 1 : 0;
+/// What greedy decoding would give of a given text. `acc`: only if the text is scored to its end.
+void put_greedy(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
+    if (!record.loss.greedy_tokens) return;
+    json["greedy_tokens"] = *record.loss.greedy_tokens;
+    const bool whole = record.finish_reason == "stop" || record.finish_reason == "length";
+    if (format.continuations && whole) json["acc"] = *record.loss.is_greedy() ? 1 : 0;
 }
 
 void put_choices(Ordered& json, const ChoiceScores& choices) {
@@ -40,7 +41,8 @@ void put_choices(Ordered& json, const ChoiceScores& choices) {
     json["choice_norm"] = choices.chosen_norm;
     json["choice_logprobs"] = choices.logprobs;
     // Where several may be right always an array: readers of columns expect one type.
-    if (!choices.right.empty()) json["right"] = choices.mc2 ? Ordered(choices.right) : Ordered(choices.right.front());
+    const bool several = choices.may_have_several_right || choices.right.size() > 1;
+    if (!choices.right.empty()) json["right"] = several ? Ordered(choices.right) : Ordered(choices.right.front());
     put_accuracy(json, choices);
 }
 
@@ -52,6 +54,7 @@ std::optional<ChoiceScores> choices_of(const Json& json) {
                          .chosen_norm = json.at("choice_norm")};
     choices.group = json.value("group", "");
     const Json right = json.value("right", Json::array());
+    choices.may_have_several_right = right.is_array() && !right.empty();
     choices.right = right.is_array() ? right.get<std::vector<std::int64_t>>() : std::vector{right.get<std::int64_t>()};
     if (json.contains("mc2")) choices.mc2 = json["mc2"].get<double>();
     return choices;
@@ -76,7 +79,7 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
         if (count > 0) buckets.push_back({std::int64_t{1} << b, count, nll});
     }
     json["loss_by_position"] = std::move(buckets);
-    put_greedy(json, record.loss, format);
+    put_greedy(json, record, format);
 }
 
 /// A last member of a line whose value is copied as text and not parsed, because it may be a thousand times larger than
@@ -359,7 +362,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
         json["nll"] = record.loss.nll();
         json["scored_tokens"] = record.loss.num_tokens();
         json["scored_bytes"] = item.scored_bytes;
-        put_greedy(json, record.loss, format);
+        put_greedy(json, record, format);
     }
     if (record.choices) {
         if (!record.choices->group.empty()) json["group"] = record.choices->group;

@@ -28,10 +28,11 @@ std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
 /// What the choices of a question got (mode = multiple-choice).
 struct ChoiceScores {
-    std::vector<double> logprobs{};     ///< of each choice, in nats: the sum over its tokens
-    std::int64_t chosen = 0;            ///< index of the most probable one
-    std::int64_t chosen_norm = 0;       ///< of the most probable one per character of its text
-    std::vector<std::int64_t> right{};  ///< indices; empty: not known
+    std::vector<double> logprobs{};       ///< of each choice, in nats: the sum over its tokens
+    std::int64_t chosen = 0;              ///< index of the most probable one
+    std::int64_t chosen_norm = 0;         ///< of the most probable one per character of its text
+    std::vector<std::int64_t> right{};    ///< indices; empty: not known
+    bool may_have_several_right = false;  ///< the data says of each choice whether it is right
     /// Where several may be right: of the probability of all choices the share of the right ones (TruthfulQA's MC2).
     std::optional<double> mc2{};
     std::string group{};  ///< of the question (few-shot-group); "": none

@@ -50,7 +50,7 @@ AnswerMean mc2_of(const AnswerCounts& answers) {
 
 void put_answers(nlohmann::ordered_json& json, const AnswerCounts& answers) {
     const AnswerMean acc(answers.right, answers.questions), norm(answers.right_norm, answers.with_norm);
-    if (answers.with_norm > 0) json["questions"] = answers.questions;
+    json[answers.with_norm > 0 ? "questions" : "continuations"] = answers.questions;
     json["acc"] = acc.value;
     json["acc_stderr"] = acc.error;
     if (answers.with_norm == 0) return;
@@ -145,7 +145,11 @@ nlohmann::ordered_json Summary::to_json() const {
         json["scored_tokens"] = outcome.scored_tokens;
         json["perplexity"] = *perplexity();
     }
-    if (token_accuracy()) json["token_accuracy"] = *token_accuracy();
+    if (token_accuracy()) {
+        json["token_accuracy"] = *token_accuracy();
+        json["greedy_tokens"] = outcome.greedy_tokens;
+        json["judged_tokens"] = outcome.judged_tokens;
+    }
     if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
     if (outcome.answers.questions > 0) put_answers(json, outcome.answers);
     for (const auto& [group, answers] : outcome.groups) put_answers(json["groups"][group], answers);

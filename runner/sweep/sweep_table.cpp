@@ -22,12 +22,13 @@ struct MetricInfo {
     int decimals;       ///< in sweep.md
     double factor;      ///< in sweep.md
 };
-constexpr std::array<MetricInfo, 12> metrics{{{"tokens", "tokens", 0, 1},
+constexpr std::array<MetricInfo, 13> metrics{{{"tokens", "tokens", 0, 1},
                                               {"acc", "acc %", 2, 100},
                                               {"acc_norm", "acc_norm %", 2, 100},
                                               {"mc2", "mc2 %", 2, 100},
                                               {"perplexity", "perplexity", 4, 1},
                                               {"bits_per_byte", "bits per byte", 4, 1},
+                                              {"token_accuracy", "token accuracy %", 2, 100},
                                               {"block_efficiency", "block efficiency", 2, 1},
                                               {"mbsu", "MBSU", 2, 1},
                                               {"acceptance", "acceptance %", 1, 100},
@@ -144,10 +145,8 @@ void SweepTable::look(std::size_t point, bool done) {
     row.items = static_cast<std::int64_t>(number("items"));
     row.failed = static_cast<std::int64_t>(number("failed"));
     row.numbers[tokens] = number("tokens");
-    if (number("questions") > 0) {
-        row.numbers[acc] = number("acc");
-        row.numbers[acc_norm] = number("acc_norm");
-        if (json.contains("mc2")) row.numbers[mc2] = number("mc2");
+    for (const Metric metric : {acc, acc_norm, mc2, token_accuracy}) {
+        if (json.contains(metrics[metric].key)) row.numbers[metric] = number(metrics[metric].key);
     }
     if (number("perplexity") > 0) row.numbers[perplexity] = number("perplexity");
     if (number("bits_per_byte") > 0) row.numbers[bits_per_byte] = number("bits_per_byte");
@@ -223,7 +222,7 @@ std::vector<std::size_t> SweepTable::columns() const {
     static_assert(metrics.size() == num_metrics);
     std::vector<std::size_t> list;
     for (std::size_t m = 0; m < num_metrics; ++m) {
-        constexpr std::array sometimes{acc, acc_norm, mc2, perplexity, bits_per_byte, mbsu};
+        constexpr std::array sometimes{acc, acc_norm, mc2, perplexity, bits_per_byte, token_accuracy, mbsu};
         const bool always = std::find(sometimes.begin(), sometimes.end(), m) == sometimes.end();
         const bool any =
             std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.numbers[m].has_value(); });

@@ -56,6 +56,7 @@ class SweepTable {
         mc2,
         perplexity,
         bits_per_byte,
+        token_accuracy,
         block_efficiency,
         mbsu,
         acceptance,

@@ -235,6 +235,12 @@ def multiple_choice(bench):
     expect(bench.run(job, 1, "--mode=perplexity", f"--data={bench.folder / 'pairs.jsonl'}", f"--output={scored}"), 0, "scored")
     logprobs = [value for line in results(whole) for value in line["choice_logprobs"]]
     check(logprobs == [-line["nll"] for line in results(scored)], "the bits of scoring each choice by itself")
+    counts = json.loads((scored / "summary.json").read_text())
+    greedy = sum(line["greedy_tokens"] for line in results(scored))
+    check(0 < greedy == counts["greedy_tokens"] < counts["judged_tokens"], f"tokens of greedy decoding: {counts}")
+    exact = sum(line["acc"] for line in results(scored))
+    check(exact == sum(line["greedy_tokens"] == line["num_tokens"] for line in results(scored)), "all tokens are greedy")
+    check(abs(counts["acc"] * counts["continuations"] - exact) < 1e-6, f"continuations: {counts}")
     summary = json.loads((whole / "summary.json").read_text())
     right = sum(line["acc"] for line in results(whole))
     check(summary["questions"] == 40 and summary["acc"] * 40 == right > 13, f"more than by chance: {summary}")

@@ -204,7 +204,7 @@ TEST_F(CheckTest, FoldersThatAreNoModelsAreNamedByTheirKey) {
          "'owner/Name-1.0', which does not exist; a model of the hub: download it first (`hf download owner/Name-1.0 "
          "--local-dir FOLDER`)"},
         {"./owner/name", "'owner/name', which does not exist"},
-        {"m.gguf", "'m.gguf'; GGUF is not read: give a folder with config.json and .safetensors files"},
+        {"m.gguf", "'m.gguf'; GGUF is not read: jobs/convert_gguf.py FILE FOLDER writes a model folder from it"},
         {"empty/m.safetensors", "the file 'empty/m.safetensors'; give its folder"},
         {"empty", "'empty', which has no config.json"}};
     for (const auto& [model, got] : cases) {

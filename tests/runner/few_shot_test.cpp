@@ -51,11 +51,15 @@ TEST_F(FewShotTest, AnIntroductionStandsBeforeAll) {
     introduced.introduction = "About {subject}.\n\n";
     introduced.few_shot_data = write("e.jsonl", R"({"q": "1+1", "a": "2"})");
     EXPECT_EQ(show(*DataSet::open(introduced), 1), "2: About words.\n\nQ: 1+1\nA: 2\n\nQ: Wet?\nA:");
-    introduced.data = write("m.jsonl", R"({"messages": [{"role": "user", "content": "Wet?"}], "subject": "words"})");
+    // Examples are read as the prompts are: any values, and options that are those of a question.
     introduced.prompt_template.clear();
+    introduced.data = write("p.jsonl", R"({"prompt": 3, "subject": "sums"})");
+    introduced.few_shot_data = write("e.jsonl", R"({"prompt": 1, "a": 2, "options": ["2", "3"]})");
+    EXPECT_EQ(show(*DataSet::open(introduced), 0), "1: About sums.\n\n1 2\n\n3");
+    introduced.data = write("m.jsonl", R"({"messages": [{"role": "user", "content": "Wet?"}], "subject": "words"})");
     EXPECT_EQ(message_of([&] { DataSet::open(introduced); }),
               "m.jsonl: expected fields of the data ('messages', 'subject'), got 'prompt'; with messages, template, "
-              "introduction and choice name no field");
+              "introduction, few-shot-group and choice name no field");
 }
 
 TEST_F(FewShotTest, AnswersAreTheRightChoices) {

@@ -158,6 +158,9 @@ TEST(ResultLine, WhetherAContinuationIsGreedy) {
     EXPECT_EQ(statistics["greedy_tokens"], 1);
     EXPECT_EQ(statistics["acc"], 0);
     EXPECT_EQ(format_result(*parse_journal(format_journal(record, format)), format), format_result(record, format));
+    ResultRecord unfinished = record;
+    unfinished.finish_reason = "partial";
+    EXPECT_NE(format_result(unfinished, format).find(R"("greedy_tokens":1})"), std::string::npos) << "and no acc yet";
     record.loss.greedy_tokens.reset();  // an earlier version scored some
     EXPECT_EQ(format_result(record, format).find("greedy"), std::string::npos);
     EXPECT_EQ(format_result(record, format).find("acc"), std::string::npos);
@@ -182,6 +185,7 @@ TEST(ResultLine, ChoicesOfAQuestion) {
     EXPECT_EQ(format_result(*parse_journal(format_journal(record, {})), {}), format_result(record, {}));
     EXPECT_EQ(nlohmann::json::parse(format_statistics(record, {}, 0, {}))["group"], "seas");
     record.choices->right = {1};
+    record.choices->may_have_several_right = true;
     record.choices->mc2 = 0.75;
     EXPECT_NE(format_result(record, {}).find(R"("right":[1],"acc":1,"acc_norm":0,"mc2":0.75})"), std::string::npos)
         << "an array, as in the lines of others that have several";

@@ -68,7 +68,8 @@ TEST(Summary, AccuracyOfContinuations) {
     summary.settings.mode = Mode::perplexity;
     summary.outcome.items = 4;
     summary.outcome.nll = 10;
-    summary.outcome.scored_tokens = summary.outcome.judged_tokens = 8;
+    summary.outcome.scored_tokens = 9;
+    summary.outcome.judged_tokens = 8;  // an earlier version scored the other one
     summary.outcome.greedy_tokens = 6;
     summary.outcome.answers = {.questions = 4, .right = 1};
     const auto json = summary.to_json();
@@ -77,8 +78,10 @@ TEST(Summary, AccuracyOfContinuations) {
     EXPECT_DOUBLE_EQ(json["acc_stderr"].get<double>(), 0.25);
     EXPECT_FALSE(json.contains("acc_norm"));
     EXPECT_FALSE(json.contains("questions"));
+    EXPECT_EQ(json["continuations"], 4);
+    EXPECT_EQ(json["judged_tokens"], 8);
     const std::string table = summary.to_table();
-    EXPECT_NE(table.find("over 8 scored tokens, token accuracy 75.00 %\n"), std::string::npos) << table;
+    EXPECT_NE(table.find("over 9 scored tokens, token accuracy 75.00 %\n"), std::string::npos) << table;
     EXPECT_NE(table.find("accuracy     25.00 % ± 25.00 (acc), of 4 continuations: all tokens are the most probable"),
               std::string::npos)
         << table;

@@ -539,6 +539,11 @@ TEST_F(SweepTableTest, AccuracyHasItsColumnsWhereQuestionsAreAnswered) {
         << R"({"items": 3, "tokens": 1000, "questions": 3, "acc": 0, "acc_norm": 0.625, "mc2": 0.125})";
     table.look(0, true);
     EXPECT_NE(table.to_markdown().find("12.50"), std::string::npos) << table.to_markdown();
+    std::ofstream(table.points()[0].settings.output / "summary.json")
+        << R"({"items": 3, "tokens": 1000, "continuations": 3, "acc": 0.5, "token_accuracy": 0.375, "perplexity": 2})";
+    table.look(0, true);
+    EXPECT_NE(table.to_csv().find(",tokens,acc,perplexity,token_accuracy,"), std::string::npos) << table.to_csv();
+    EXPECT_NE(table.to_markdown().find("37.50"), std::string::npos) << table.to_markdown();
 }
 
 TEST_F(SweepTableTest, OtherTextsAreFound) {
