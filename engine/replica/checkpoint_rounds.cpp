@@ -357,16 +357,16 @@ void CheckpointRounds::forget_states_if_unneeded(const std::string& commit) {
 
 void CheckpointRounds::results_durable(std::span<const std::int64_t> item_numbers) {
     if (!enabled()) return;
-    for (const std::int64_t index : item_numbers) {
-        const auto commits = commits_of_item_.find(index);
+    for (const std::int64_t number : item_numbers) {
+        const auto commits = commits_of_item_.find(number);
         if (commits == commits_of_item_.end()) continue;
         for (const std::string& commit : commits->second) {
-            files_[commit].items.erase(index);
+            files_[commit].items.erase(number);
             forget_if_unneeded(commit);
         }
         commits_of_item_.erase(commits);
-        for (const std::string& commit : std::exchange(states_of_item_[index], {})) forget_states_if_unneeded(commit);
-        states_of_item_.erase(index);
+        for (const std::string& commit : std::exchange(states_of_item_[number], {})) forget_states_if_unneeded(commit);
+        states_of_item_.erase(number);
     }
 }
 

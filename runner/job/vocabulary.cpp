@@ -116,26 +116,25 @@ Key draft_temperature_key() {
 }
 
 Key draft_model_key() {
-    return {
-        .info = {.key = "draft-model",
-                 .value_name = "PATH",
-                 .help = "folder of a draft model with the same vocabulary (specinfer takes several), of a trained "
-                         "layer (eagle, "
-                         "lyanna), or of trained heads (medusa, tokenswift; default: heads in the model's own folder)",
-                 .repeatable = true,
-                 .may_be_empty = true},
-        .kind = Kind::draft,
-        .set =
-            [](Settings& s, const std::string& value, const auto& folder) {
-                if (value.empty()) return s.draft_model.clear();
-                s.draft_model.push_back(parse_path(value, folder));
-            },
-        .get =
-            [](const Settings& s) {
-                Strings values;
-                for (const auto& model : s.draft_model) values.push_back(format_path(model));
-                return values;
-            }};
+    return {.info = {.key = "draft-model",
+                     .value_name = "PATH",
+                     .help = "folder of a draft model with the same vocabulary (specinfer takes several), of a trained "
+                             "layer (eagle, lyanna), or of trained heads (medusa, tokenswift; default: heads in the "
+                             "model's own folder)",
+                     .repeatable = true,
+                     .may_be_empty = true},
+            .kind = Kind::draft,
+            .set =
+                [](Settings& s, const std::string& value, const auto& folder) {
+                    if (value.empty()) return s.draft_model.clear();
+                    s.draft_model.push_back(parse_path(value, folder));
+                },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const auto& model : s.draft_model) values.push_back(format_path(model));
+                    return values;
+                }};
 }
 
 /// "sd: 4, …", for all methods.
