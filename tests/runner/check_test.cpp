@@ -75,6 +75,21 @@ TEST_F(CheckTest, AGoodJobIsCountedAndLeavesNothingBehind) {
     EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
+// With choice-gap: the prompt up to the gap, and each choice with what follows it.
+TEST_F(CheckTest, ShowsChoicesWhereTheyStand) {
+    write("p.jsonl",
+          R"({"prompt": "The ship hit the rock, so the _ sank.", "choices": ["ship", "old rock"], "answer": 0})");
+    write("job.cfg", good_job() + "mode = multiple-choice\nchoice-gap = _\n");
+    const JobReport report = check();
+    ASSERT_TRUE(report.first_prompt) << testing::PrintToString(lines_of(report));
+    EXPECT_EQ(report.first_prompt->text, "<|begin_of_text|>The ship hit the rock, so the");
+    ASSERT_EQ(report.first_prompt->choices.size(), 2U);
+    EXPECT_EQ(report.first_prompt->choices[0].text, " ship sank.");
+    EXPECT_TRUE(report.first_prompt->choices[0].is_right);
+    EXPECT_EQ(report.first_prompt->choices[1].text, " old rock sank.");
+    EXPECT_FALSE(report.first_prompt->choices[1].is_right);
+}
+
 TEST_F(CheckTest, ShowsTheFirstPromptAndWhatALengthCosts) {
     write("p.jsonl", "{\"id\": \"empty\"}\n" + good_data());
     const JobReport report = check();
